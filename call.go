@@ -1,0 +1,313 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// callFlags are the flags of every command that starts a process.
+type callFlags struct {
+	Limit      []string `sep:"none" placeholder:"NAME=VALUE" help:"Set a limit; repeatable, the last one of a name wins. See the table below."`
+	ChildUID   string   `name:"child-uid" default:"65534" placeholder:"N" help:"As root: the uid and gid that the call drops to (default 65534)."`
+	KillAfter  string   `default:"1" placeholder:"SECONDS" help:"Grace between SIGTERM and SIGKILL at teardown (default 1)."`
+	RequestID  string   `name:"request-id" placeholder:"ID" help:"Name of this call in the audit record: 1 to 128 of [A-Za-z0-9._-], not starting with a dot (default random)."`
+	AuditFile  string   `placeholder:"PATH" env:"PYPLAYPEN_AUDIT_FILE" help:"Append one audit record as a line of JSON ($$PYPLAYPEN_AUDIT_FILE)."`
+	AuditExtra string   `placeholder:"JSON" help:"A JSON object to copy into the audit record."`
+}
+
+// A call is one bounded process from its flags to its record.
+type call struct {
+	start    time.Time
+	deadline time.Time
+	limits   *limits // as asked for, lowered to the hard limits in force
+	killFor  time.Duration
+	id       string
+
+	uid       int // to drop to; -1 if the target keeps the caller's
+	userNS    bool
+	processes enforcement // of process_count, for this call
+	notices   []string    // held until the call is known to start
+
+	out, err *sink
+	console  *console
+	sup      *supervisor
+	audit    *audit
+
+	private  *privateDir
+	handover *handover
+	env      []string
+}
+
+// newCall checks everything that can be refused before anything starts. Its
+// errors are usage errors.
+func newCall(f *callFlags, forExec bool, start time.Time) (*call, error) {
+	c := &call{start: start, uid: -1, limits: defaultLimits()}
+	if err := c.limits.setList(os.Getenv("PYPLAYPEN_LIMITS")); err != nil {
+		return nil, usageError("%w", err)
+	}
+	for _, item := range f.Limit {
+		id, err := c.limits.set(item)
+		if err != nil {
+			return nil, usageError("%w", err)
+		}
+		if limitTable[id].execOnly && !forExec {
+			return nil, usageError("limit %s: bounds exec only, run has nothing that it would bound", item)
+		}
+	}
+	uid, err := parseUID(f.ChildUID)
+	if err != nil {
+		return nil, usageError("--child-uid %q: %w", f.ChildUID, err)
+	}
+	grace, err := parseSeconds(f.KillAfter)
+	if err != nil {
+		return nil, usageError("--kill-after %q: %w", f.KillAfter, err)
+	}
+	c.killFor = time.Duration(grace)
+	if f.RequestID != "" && !validRequestID(f.RequestID) {
+		return nil, usageError("--request-id %q: want 1 to 128 characters of A-Z a-z 0-9 . _ -, not starting with a dot", f.RequestID)
+	}
+	c.id = f.RequestID
+	if c.audit, err = newAudit(f.AuditFile, f.AuditExtra); err != nil {
+		return nil, err
+	}
+	if err := c.chooseIdentity(uid); err != nil {
+		return nil, err
+	}
+	c.lowerLimits()
+	c.deadline = start.Add(c.limits.wall())
+	if c.deadline.Before(start) { // 292 years do not fit behind today
+		c.deadline = start.Add(math.MaxInt64 / 2)
+	}
+	return c, nil
+}
+
+// chooseIdentity decides as whom the target runs, and what that means for
+// process_count.
+func (c *call) chooseIdentity(uid int) error {
+	bound := processBound{}
+	ok, why := canDrop(uid)
+	if ok {
+		c.uid, bound.root = uid, true
+	} else if why != "" {
+		c.notices = append(c.notices, fmt.Sprintf("uid 0 %s: running as a plain user does, without a uid drop", why))
+	}
+	requested := c.limits.requested[processCount]
+	if !bound.root && processCountWorks {
+		bound.cap = readPidsCap("/")
+		bound.userNamespace = requested && userNamespaceWorks()
+		c.userNS = bound.userNamespace
+	}
+	c.processes = bound.enforcement()
+	values := enforcements(c.processes)
+	if err := refuseUnsupported(c.limits, values); err != nil {
+		return err
+	}
+	switch {
+	case requested && c.processes == enforcedByContainer && bound.cap.max > c.limits.value[processCount]:
+		c.notices = append(c.notices, capNotice(c.limits, bound.cap))
+	case unenforcedNames(c.limits, values) != "":
+		words := "not enforced here: "
+		if unenforcedNames(c.limits, values) == processCount.String() && userNamespaceLikely() {
+			words = "not enforced unless requested: "
+		}
+		c.notices = append(c.notices, words+unenforcedNames(c.limits, values))
+	}
+	return nil
+}
+
+// lowerLimits takes over the hard rlimits that pyplaypen itself runs under,
+// where they are stricter.
+func (c *call) lowerLimits() {
+	for _, r := range rlimitOrder {
+		if r.id == processCount && c.uid < 0 && !c.userNS {
+			continue // not set at all
+		}
+		if hard, ok := hardLimit(r.resource); ok && c.limits.value[r.id] > hard {
+			if c.limits.requested[r.id] {
+				c.notices = append(c.notices, fmt.Sprintf("%s lowered to the hard limit %d", c.limits.assignment(r.id), hard))
+			}
+			c.limits.value[r.id] = hard
+		}
+	}
+}
+
+// hardLimit is the hard rlimit in force, if there is one.
+func hardLimit(resource int) (int64, bool) {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(resource, &r); err != nil || r.Max > math.MaxInt64-1 {
+		return 0, false
+	}
+	return int64(r.Max), true
+}
+
+// rlimits lists what the child stage sets. file_bytes is raised by fileExtra.
+func (c *call) rlimits(fileExtra int64) []rlim {
+	var list []rlim
+	for _, r := range rlimitOrder {
+		soft := c.limits.value[r.id]
+		hard := soft
+		switch r.id {
+		case cpuSeconds:
+			hard++ // SIGXCPU at the soft limit, SIGKILL at the hard one
+		case fileBytes:
+			soft += fileExtra
+			hard = soft
+		case processCount:
+			if c.uid < 0 && !c.userNS {
+				continue // the uid is not the call's own
+			}
+		}
+		if inForce, ok := hardLimit(r.resource); ok {
+			soft, hard = min(soft, inForce), min(hard, inForce)
+		}
+		list = append(list, rlim{r.resource, uint64(soft), uint64(hard)})
+	}
+	return list
+}
+
+// open prepares what the call needs on the machine: signals first, so that
+// whatever comes after is undone. Close must follow, also after an error.
+func (c *call) open(f *callFlags, restoreOwnership bool) error {
+	sup, err := newSupervisor()
+	if err != nil {
+		return cannotRun("%w", err)
+	}
+	c.sup = sup
+	c.out, c.err = newSink(1, sup.wake), newSink(2, sup.wake)
+	c.console = newConsole(c.err)
+	for _, n := range c.notices {
+		c.console.notice("%s", n)
+	}
+	c.env = os.Environ()
+	if c.uid < 0 {
+		if f.ChildUID != strconv.Itoa(defaultChildUID) && f.ChildUID != strconv.Itoa(os.Geteuid()) {
+			c.console.notice("--child-uid %s has no effect: only root can drop to another uid", f.ChildUID)
+		}
+		return nil
+	}
+	c.openAsRoot(restoreOwnership)
+	return nil
+}
+
+func (c *call) openAsRoot(restoreOwnership bool) {
+	home := "/nonexistent"
+	var err error
+	if c.private, err = newPrivateDir(c.uid); err == nil {
+		home = c.private.path
+		c.env = setEnv(c.env, "TMPDIR", home)
+	} else {
+		c.console.notice("HOME is /nonexistent: no private directory could be made: %v", err)
+	}
+	c.env = setEnv(c.env, "HOME", home)
+	var notice string
+	if c.handover, notice = handOver(c.uid, restoreOwnership); notice != "" {
+		c.console.notice("%s", notice)
+	}
+	if cwd, err := os.Getwd(); err == nil {
+		if b, blocked := blockadeOf(cwd, c.uid); blocked && b.dir != cwd {
+			c.console.notice("uid %d cannot pass %s: below it relative paths work, absolute ones do not", c.uid, b)
+		}
+	}
+}
+
+// close undoes open.
+func (c *call) close() {
+	if c.handover != nil {
+		if err := c.handover.giveBack(); err != nil {
+			c.console.line("%v", err)
+		}
+		c.handover = nil
+	}
+	if c.private != nil {
+		if err := c.private.remove(); err != nil {
+			c.console.line("%v", err)
+		}
+		c.private = nil
+	}
+}
+
+// newJob is the job for argv, with everything but the descriptors filled in.
+func (c *call) newJob(argv []string, stdin int) *job {
+	j := &job{
+		argv: argv, env: c.env, stdin: stdin, deadline: c.deadline, killAfter: c.killFor,
+		spec: childSpec{uid: c.uid},
+	}
+	if c.userNS {
+		enterUserNamespace(&j.attr)
+	}
+	return j
+}
+
+// finalGrace is how long the reader of pyplaypen's own output may take nothing
+// after the wall clock has run out.
+const finalGrace = time.Second
+
+// flush waits for the readers of stdout and stderr, within bounds, and returns
+// the exit code: a success that was not delivered is none.
+func (c *call) flush(code int) int {
+	if left := c.out.flush(c.deadline, finalGrace); left > 0 {
+		c.console.line("%s exceeded while the reader of stdout took nothing; %d bytes not delivered", c.limits.assignment(wallSeconds), left)
+		if code == 0 {
+			code = exitTimeout
+		}
+	}
+	if err := c.out.failure(); err != nil && err != unix.EPIPE {
+		c.console.line("write stdout: %v", err)
+		if code == 0 {
+			code = exitCannotRun
+		}
+	}
+	if c.err.flush(c.deadline, finalGrace) > 0 && code == 0 {
+		code = exitTimeout
+	}
+	if err := c.err.failure(); err != nil && err != unix.EPIPE && code == 0 {
+		code = exitCannotRun
+	}
+	return code
+}
+
+// parseUID accepts the uids that a call may drop to.
+func parseUID(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("want a uid from 1 to %d", uint32(math.MaxUint32-1))
+	case n == 0:
+		return 0, fmt.Errorf("uid 0 is root, which is what the drop is from")
+	case n == math.MaxUint32:
+		return 0, fmt.Errorf("%d means \"no change\" to the kernel", n)
+	}
+	return int(n), nil
+}
+
+func validRequestID(id string) bool {
+	if len(id) < 1 || len(id) > 128 || id[0] == '.' {
+		return false
+	}
+	return strings.Trim(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == ""
+}
+
+// jsonObject checks that text is one JSON object.
+func jsonObject(text string) (json.RawMessage, error) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+		return nil, fmt.Errorf("want a JSON object")
+	}
+	return json.RawMessage(text), nil
+}
+
+// signalName is SIGTERM for 15, and "signal 40" for one without a name.
+func signalName(sig syscall.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	return "signal " + strconv.Itoa(int(sig))
+}

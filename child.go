@@ -1,0 +1,174 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// childStage is the first argument that makes pyplaypen the stage between the
+// supervisor and the target: it sets limits, drops privileges and execs.
+const childStage = "__child"
+
+// A childSpec is all that the child stage needs to know. It travels as one
+// argument, since the environment and the descriptors belong to the target.
+type childSpec struct {
+	statusFD int    // close-on-exec pipe that takes childRecords
+	parent   int    // pid of the supervisor
+	uid      int    // uid and gid to drop to; -1 for none
+	passFDs  []int  // descriptors that the target keeps, besides 0, 1 and 2
+	rlimits  []rlim // set in this order, last of all
+}
+
+// An rlim is one rlimit to set, never above the hard limit already in force.
+type rlim struct {
+	resource   int
+	soft, hard uint64
+}
+
+// encode writes the spec as "status parent uid fd:fd:... resource:soft:hard ...".
+func (s *childSpec) encode() string {
+	var b strings.Builder
+	b.WriteString(strconv.Itoa(s.statusFD) + " " + strconv.Itoa(s.parent) + " " + strconv.Itoa(s.uid) + " ")
+	for i, fd := range s.passFDs {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		b.WriteString(strconv.Itoa(fd))
+	}
+	for _, r := range s.rlimits {
+		b.WriteString(" " + strconv.Itoa(r.resource) + ":" + strconv.FormatUint(r.soft, 10) + ":" + strconv.FormatUint(r.hard, 10))
+	}
+	return b.String()
+}
+
+func decodeChildSpec(text string) (*childSpec, bool) {
+	fields := strings.Split(text, " ")
+	if len(fields) < 4 {
+		return nil, false
+	}
+	s := new(childSpec)
+	for i, p := range []*int{&s.statusFD, &s.parent, &s.uid} {
+		n, err := strconv.Atoi(fields[i])
+		if err != nil {
+			return nil, false
+		}
+		*p = n
+	}
+	for f := range strings.SplitSeq(fields[3], ":") {
+		if fd, err := strconv.Atoi(f); err == nil {
+			s.passFDs = append(s.passFDs, fd)
+		}
+	}
+	for _, f := range fields[4:] {
+		part := strings.Split(f, ":")
+		if len(part) != 3 {
+			return nil, false
+		}
+		resource, err1 := strconv.Atoi(part[0])
+		soft, err2 := strconv.ParseUint(part[1], 10, 64)
+		hard, err3 := strconv.ParseUint(part[2], 10, 64)
+		if err1 != nil || err2 != nil || err3 != nil {
+			return nil, false
+		}
+		s.rlimits = append(s.rlimits, rlim{resource, soft, hard})
+	}
+	return s, true
+}
+
+// A childStep is a step of the child stage that can fail.
+type childStep byte
+
+const (
+	stepDecode childStep = iota
+	stepDescriptors
+	stepGroups
+	stepGID
+	stepUID
+	stepDropCheck
+	stepNoNewPrivs
+	stepDeathSignal
+	stepSignals
+	stepRlimit // record.index is the position in childSpec.rlimits
+	stepExec   // record.index is the position in execCandidates
+	// Not failures: what is said on the way through PATH.
+	stepSkip // execve of the candidate failed, the search goes on
+	stepTry  // the candidate is tried next, after at least one skip
+)
+
+func (s childStep) String() string {
+	return [...]string{
+		"read the child stage's arguments", "mark descriptors close-on-exec", "clear the supplementary groups",
+		"set the gid", "set the uid", "check that the uid took", "set no_new_privs", "set the parent-death signal",
+		"reset signals", "set a limit", "execute",
+	}[s]
+}
+
+// A childRecord is what the child stage says over the status pipe. Its encoding
+// has a fixed size and needs no allocation, since nothing may be allocated once
+// the address space is limited. End of file without a failure means that
+// execve worked.
+type childRecord struct {
+	step  childStep
+	index uint16
+	errno syscall.Errno
+}
+
+const childRecordSize = 4
+
+func (r childRecord) encode() [childRecordSize]byte {
+	return [...]byte{byte(r.step), byte(r.index), byte(r.index >> 8), byte(r.errno)}
+}
+
+func decodeChildRecords(p []byte) []childRecord {
+	var records []childRecord
+	for ; len(p) >= childRecordSize; p = p[childRecordSize:] {
+		records = append(records, childRecord{childStep(p[0]), uint16(p[1]) | uint16(p[2])<<8, syscall.Errno(p[3])})
+	}
+	return records
+}
+
+// defaultPath is where execvp(3) looks when PATH is not set.
+const defaultPath = "/bin:/usr/bin"
+
+// execCandidates lists the paths that execvp(3) would try for a command name.
+func execCandidates(name, path string, pathSet bool) []string {
+	if strings.Contains(name, "/") || name == "" {
+		return []string{name}
+	}
+	if !pathSet {
+		path = defaultPath
+	}
+	var candidates []string
+	for dir := range strings.SplitSeq(path, ":") {
+		if dir == "" {
+			candidates = append(candidates, name) // the current directory
+		} else {
+			candidates = append(candidates, strings.TrimRight(dir, "/")+"/"+name)
+		}
+	}
+	return candidates
+}
+
+// lookupEnv is os.LookupEnv for an environment that is not the process's own.
+// As in getenv(3), the first entry counts.
+func lookupEnv(env []string, name string) (string, bool) {
+	for _, e := range env {
+		if len(e) > len(name) && e[len(name)] == '=' && e[:len(name)] == name {
+			return e[len(name)+1:], true
+		}
+	}
+	return "", false
+}
+
+// setEnv returns env with name set to value, once.
+func setEnv(env []string, name, value string) []string {
+	out := make([]string, 0, len(env)+1)
+	for _, e := range env {
+		if !strings.HasPrefix(e, name+"=") {
+			out = append(out, e)
+		}
+	}
+	return append(out, fmt.Sprintf("%s=%s", name, value))
+}

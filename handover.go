@@ -1,0 +1,338 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// As root the current directory is handed to the child's uid while calls run
+// in it, so that they can create files there. What its owner was stands in a
+// record file in a directory that only root can enter, written before the
+// owner changes. Each call holds a shared flock(2) on the record: the last one
+// out restores the owner, and a record that nobody holds was left by a call
+// that was killed, and is put right by the next call on this machine.
+//
+// One lock file makes entering, leaving and repairing exclusive.
+
+// stateDirs are where the records may be kept, the first that can be. The
+// first of them outlives a reboot.
+var stateDirs = []string{"/var/lib/pyplaypen", "/run/pyplaypen"}
+
+// A handoverRecord says how to put a directory right.
+type handoverRecord struct {
+	Path     string `json:"path"`
+	Dev      uint64 `json:"dev"`
+	Ino      uint64 `json:"ino"`
+	Owner    int    `json:"owner"`     // before the first call
+	ChildUID int    `json:"child_uid"` // since then, if Handed
+	Handed   bool   `json:"handed"`
+	Files    bool   `json:"files"` // files of ChildUID below go back to Owner too
+}
+
+func (r *handoverRecord) name() string {
+	return strconv.FormatUint(r.Dev, 10) + "-" + strconv.FormatUint(r.Ino, 10)
+}
+
+// A handover is one call's part in it.
+type handover struct {
+	state  int // descriptors
+	record int
+	name   string
+}
+
+// handOver gives the current directory to uid. It returns nil where there is
+// nothing to give back; notice says why the directory was not given if the
+// user should know.
+func handOver(uid int, files bool) (h *handover, notice string) {
+	repairHandovers()
+	path, err := os.Getwd()
+	if err != nil {
+		return nil, "the current directory is not handed over: " + err.Error()
+	}
+	dir, err := unix.Open(".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Sprintf("%s is not handed over: %v", path, err)
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return nil, fmt.Sprintf("%s is not handed over: %v", path, err)
+	}
+	if int(st.Uid) != uid && passable(&st, uid, 3) && !files {
+		return nil, ""
+	}
+	if isSystemDirectory(&st) {
+		return nil, fmt.Sprintf("%s is a system directory: it is not handed to uid %d, which cannot create files in it", path, uid)
+	}
+	h, err = enterHandover(dir, path, uid, files)
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return nil, ""
+	case err != nil:
+		return nil, fmt.Sprintf("%s is not handed to uid %d, which cannot create files in it: %v", path, uid, err)
+	}
+	return h, ""
+}
+
+func openStateDir() (int, error) {
+	var first error
+	for _, path := range stateDirs {
+		fd, err := openOwnDir(path, 0o700)
+		if err == nil {
+			return fd, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return -1, first
+}
+
+// lockState takes the lock that makes changes to the records exclusive.
+func lockState(state int) (unlock func(), err error) {
+	fd, err := unix.Openat(state, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock(fd, unix.LOCK_EX); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return func() { unix.Close(fd) }, nil
+}
+
+// enterHandover joins the calls in the directory, as the first or as a later
+// one. It returns nil if the directory is the uid's anyway.
+func enterHandover(dir int, path string, uid int, files bool) (*handover, error) {
+	state, err := openStateDir()
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := lockState(state)
+	if err != nil {
+		unix.Close(state)
+		return nil, err
+	}
+	defer unlock()
+	h, err := enterLocked(state, dir, path, uid, files)
+	if h == nil {
+		unix.Close(state)
+	}
+	return h, err
+}
+
+func enterLocked(state, dir int, path string, uid int, files bool) (*handover, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return nil, err
+	}
+	want := handoverRecord{
+		Path: path, Dev: uint64(st.Dev), Ino: st.Ino, Owner: int(st.Uid), ChildUID: uid,
+		Handed: !passable(&st, uid, 3), Files: files,
+	}
+	flags := unix.O_RDWR | unix.O_CLOEXEC | unix.O_NOFOLLOW
+	if want.Handed || files {
+		flags |= unix.O_CREAT
+	}
+	fd, err := unix.Openat(state, want.name(), flags, 0o600)
+	if err == unix.ENOENT {
+		return nil, nil // nobody handed it over: it belongs to the uid
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err = joinRecord(fd, dir, want); err == nil {
+		err = flock(fd, unix.LOCK_SH)
+	}
+	if err != nil {
+		if flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil { // nobody else is in it
+			unix.Unlinkat(state, want.name(), 0)
+		}
+		unix.Close(fd)
+		return nil, err
+	}
+	return &handover{state: state, record: fd, name: want.name()}, nil
+}
+
+// joinRecord brings the record up to date with one more call, and changes the
+// directory's owner if this is the first.
+func joinRecord(fd, dir int, want handoverRecord) error {
+	there, err := readRecord(fd)
+	if err != nil { // new and empty
+		if err := writeRecord(fd, &want); err != nil || !want.Handed {
+			return err
+		}
+		return unix.Fchown(dir, want.ChildUID, -1)
+	}
+	if there.ChildUID != want.ChildUID {
+		return fmt.Errorf("a call that runs as uid %d has it", there.ChildUID)
+	}
+	if want.Files && !there.Files {
+		there.Files = true
+		return writeRecord(fd, there)
+	}
+	return nil
+}
+
+// giveBack ends this call's part; the last call restores the owner.
+func (h *handover) giveBack() error {
+	defer unix.Close(h.state)
+	defer unix.Close(h.record)
+	unlock, err := lockState(h.state)
+	if err != nil {
+		return fmt.Errorf("restore the current directory's owner: %w", err)
+	}
+	defer unlock()
+	if flock(h.record, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return nil // others are still in it
+	}
+	return restoreHandover(h.state, h.record, h.name)
+}
+
+// repairHandovers puts right what calls that were killed left behind.
+func repairHandovers() {
+	for _, path := range stateDirs {
+		state, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			continue
+		}
+		repairHandoversIn(state)
+		unix.Close(state)
+	}
+}
+
+func repairHandoversIn(state int) {
+	names, err := readNames(state)
+	if err != nil || len(names) == 0 || len(names) == 1 && names[0] == "lock" {
+		return
+	}
+	unlock, err := lockState(state)
+	if err != nil {
+		return
+	}
+	defer unlock()
+	for _, name := range names {
+		if name == "lock" {
+			continue
+		}
+		fd, err := unix.Openat(state, name, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			continue
+		}
+		if flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+			restoreHandover(state, fd, name)
+		}
+		unix.Close(fd)
+	}
+}
+
+// restoreHandover undoes what the record says, unless the directory is no
+// longer where it was or somebody else has changed its owner since. The caller
+// holds the state lock and the record's.
+func restoreHandover(state, record int, name string) error {
+	defer unix.Unlinkat(state, name, 0)
+	r, err := readRecord(record)
+	if err != nil {
+		return nil // killed before the record was written, so before the chown
+	}
+	dir, err := unix.Open(r.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("restore the owner of %s: %w", r.Path, err)
+	}
+	defer unix.Close(dir)
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil || uint64(st.Dev) != r.Dev || st.Ino != r.Ino {
+		return fmt.Errorf("restore the owner of %s: it is another directory now", r.Path)
+	}
+	if r.Files {
+		if err := giveBackFiles(dir, r.ChildUID, r.Owner, 0); err != nil {
+			return fmt.Errorf("give files below %s back: %w", r.Path, err)
+		}
+	}
+	if r.Handed && int(st.Uid) == r.ChildUID {
+		if err := unix.Fchown(dir, r.Owner, -1); err != nil {
+			return fmt.Errorf("restore the owner of %s: %w", r.Path, err)
+		}
+	}
+	return nil
+}
+
+// giveBackFiles changes the owner of what belongs to from below dir, on the
+// same mount, following no links. A file with another name elsewhere is left
+// alone. It keeps one descriptor for each level that it is deep, and gives up
+// at a depth that no honest program makes.
+func giveBackFiles(dir, from, to, depth int) error {
+	if depth > giveBackDepth {
+		return fmt.Errorf("more than %d levels of directories", giveBackDepth)
+	}
+	fd, err := openDirAt(dir, ".")
+	if err != nil {
+		return err
+	}
+	list := os.NewFile(uintptr(fd), ".")
+	defer list.Close()
+	names, err := list.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fd, err := openPinned(dir, name)
+		if err != nil {
+			continue // gone, or on another mount
+		}
+		err = giveBackPinned(fd, from, to, depth)
+		unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+const giveBackDepth = 200
+
+func giveBackPinned(fd, from, to, depth int) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
+	if isDir {
+		if err := giveBackFiles(fd, from, to, depth+1); err != nil {
+			return err
+		}
+	}
+	if int(st.Uid) == from && (isDir || st.Nlink == 1) {
+		return chownPinned(fd, to)
+	}
+	return nil
+}
+
+// writeRecord replaces the text in a way that leaves a readable record at
+// every moment: the reader stops at the end of the first JSON value.
+func writeRecord(fd int, r *handoverRecord) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Pwrite(fd, text, 0); err != nil {
+		return err
+	}
+	return unix.Ftruncate(fd, int64(len(text)))
+}
+
+func readRecord(fd int) (*handoverRecord, error) {
+	buf := make([]byte, 16<<10)
+	n, err := unix.Pread(fd, buf, 0)
+	if err != nil {
+		return nil, err
+	}
+	r := new(handoverRecord)
+	return r, json.NewDecoder(bytes.NewReader(buf[:n])).Decode(r)
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// canDrop reports whether this process can run its target as uid: effective
+// uid 0, the capabilities to change to it, to signal it afterwards and to give
+// it its files, and a user namespace that has the ids. For a uid 0 that can't,
+// why says so.
+func canDrop(uid int) (ok bool, why string) {
+	if os.Geteuid() != 0 {
+		return false, ""
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return false, "capget: " + err.Error()
+	}
+	for _, need := range []struct {
+		bit  uint
+		name string
+	}{
+		{unix.CAP_SETUID, "CAP_SETUID"}, {unix.CAP_SETGID, "CAP_SETGID"},
+		{unix.CAP_KILL, "CAP_KILL"}, {unix.CAP_CHOWN, "CAP_CHOWN"},
+	} {
+		if data[0].Effective&(1<<need.bit) == 0 {
+			return false, "without " + need.name
+		}
+	}
+	for _, file := range []string{"uid_map", "gid_map"} {
+		if text, err := readProc("/proc/self/" + file); err == nil && !idMapped(string(text), uid) {
+			return false, fmt.Sprintf("in a user namespace without id %d", uid)
+		}
+	}
+	if text, err := readProc("/proc/self/setgroups"); err == nil && strings.HasPrefix(string(text), "deny") {
+		return false, "in a user namespace that denies setgroups"
+	}
+	return true, ""
+}
+
+// idMapped looks an id up in the text of /proc/PID/uid_map or gid_map, whose
+// lines are "first-inside first-outside count" (user_namespaces(7)).
+func idMapped(text string, id int) bool {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			continue
+		}
+		first, err1 := strconv.Atoi(f[0])
+		count, err2 := strconv.Atoi(f[2])
+		if err1 == nil && err2 == nil && id >= first && id-first < count {
+			return true
+		}
+	}
+	return false
+}
+
+// openPinned opens a file of any kind for fstat and chownPinned only. It does
+// not follow a link and does not cross into another mount.
+func openPinned(dir int, name string) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_XDEV}
+	return unix.Openat2(dir, name, &how)
+}
+
+func chownPinned(fd, uid int) error {
+	return unix.Fchownat(fd, "", uid, -1, unix.AT_EMPTY_PATH)
+}

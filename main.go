@@ -1,0 +1,96 @@
+// Pyplaypen bounds one command, or one piece of Python, inside a container, a
+// CI job or a developer's machine: wall clock, CPU, memory, processes, open
+// files, file size and output, with the whole process tree torn down at the end.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+func main() { os.Exit(mainCode()) }
+
+// mainCode is main for the test binary, which needs the code and not the exit.
+func mainCode() int {
+	if len(os.Args) > 1 {
+		switch os.Args[1] { // before anything is built that these do not need
+		case childStage:
+			return childMain(os.Args)
+		case probeStage:
+			return probeMain()
+		}
+	}
+	code, err := command(os.Args[1:])
+	var exit *exitError
+	if errors.As(err, &exit) {
+		fmt.Fprintln(os.Stderr, prefix+oneLine(exit.line))
+		return exit.code
+	}
+	return code
+}
+
+type cli struct {
+	Version kong.VersionFlag `help:"Print the version."`
+
+	Run runCmd `cmd:"" help:"Bound a command: pyplaypen run [flags] -- argv..."`
+}
+
+// command parses the words behind the program's name, carries them out, and
+// returns the exit code.
+func command(args []string) (int, error) {
+	start := time.Now()
+	own, target, split := args, []string(nil), -1
+	if len(args) > 0 && args[0] == "run" {
+		if split = slices.Index(args, "--"); split >= 0 {
+			own, target = args[:split], args[split+1:]
+		}
+	}
+	var flags cli
+	parser, err := kong.New(&flags,
+		kong.Name("pyplaypen"),
+		kong.Description("Bound one command inside a container, a CI job or a developer's machine. Defence in depth against buggy, greedy or runaway code; not a boundary against code that tries to escape."),
+		kong.Vars{"version": version()},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
+	if err != nil {
+		return 0, fmt.Errorf("command line definition: %w", err)
+	}
+	selected, err := parser.Parse(own)
+	if err != nil {
+		if len(args) > 0 && args[0] == "run" && split < 0 && strings.HasPrefix(err.Error(), "unexpected argument") {
+			return 0, usageError("run: no -- before the command: pyplaypen run [flags] -- argv...")
+		}
+		return 0, usageError("%w", err)
+	}
+	switch selected.Command() {
+	case "run":
+		if split < 0 {
+			return 0, usageError("run: no -- before the command: pyplaypen run [flags] -- argv...")
+		}
+		if len(target) == 0 {
+			return 0, usageError("run: no command behind --")
+		}
+		return flags.Run.run(target, start)
+	}
+	return 0, usageError("no command")
+}
+
+// releaseVersion is set by the linker for a release.
+var releaseVersion string
+
+func version() string {
+	if releaseVersion != "" {
+		return "pyplaypen " + releaseVersion
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return "pyplaypen " + info.Main.Version
+	}
+	return "pyplaypen (devel)"
+}

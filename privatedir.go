@@ -1,0 +1,276 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// A privateDir is a directory made for one call, 0700 and owned by the uid that
+// the call runs as. It lies in a directory that only pyplaypen can change,
+// pyplaypen-EUID, and its supervisor holds an flock(2) on it, so that one whose
+// supervisor was killed can be told, and is removed by the next call.
+type privateDir struct {
+	path   string
+	name   string
+	parent int // descriptors
+	self   int
+}
+
+// temporaryDirs are where a private directory may be made, the first that works.
+func temporaryDirs() []string {
+	dirs := []string{"/tmp", "/var/tmp", "/dev/shm"}
+	if dir := os.Getenv("TMPDIR"); dir != "" && dir[0] == '/' {
+		dirs = append([]string{dir}, dirs...)
+	}
+	return dirs
+}
+
+// newPrivateDir makes one for uid, or for the user itself if uid is negative.
+func newPrivateDir(uid int) (*privateDir, error) {
+	var first error
+	for _, base := range temporaryDirs() {
+		d, err := newPrivateDirIn(base, uid)
+		if err == nil {
+			return d, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+func newPrivateDirIn(base string, uid int) (*privateDir, error) {
+	mode := uint32(0o700)
+	if uid >= 0 {
+		if b, blocked := blockadeOf(base+"/x", uid); blocked {
+			return nil, fmt.Errorf("uid %d cannot pass %s", uid, b)
+		}
+		mode = 0o711
+	}
+	path := base + "/pyplaypen-" + strconv.Itoa(os.Geteuid())
+	parent, err := openOwnDir(path, mode)
+	if err != nil {
+		return nil, err
+	}
+	d, err := makePrivateDir(parent, path, uid)
+	if err != nil {
+		unix.Close(parent)
+	}
+	return d, err
+}
+
+// openOwnDir makes the directory if it is missing and opens it, but only if
+// nobody else can have put anything into it.
+func openOwnDir(path string, mode uint32) (int, error) {
+	if err := unix.Mkdir(path, mode); err != nil && err != unix.EEXIST {
+		return -1, &os.PathError{Op: "mkdir", Path: path, Err: err}
+	}
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		unix.Close(fd)
+		return -1, fmt.Errorf("%s belongs to somebody else or can be written by others", path)
+	}
+	if uint32(st.Mode)&0o777 != mode {
+		unix.Fchmod(fd, mode) // the umask took bits away
+	}
+	return fd, nil
+}
+
+func makePrivateDir(parent int, path string, uid int) (*privateDir, error) {
+	// The lock keeps others from taking a directory for a stale one between
+	// its making and its locking.
+	if err := flock(parent, unix.LOCK_EX); err != nil {
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	defer flock(parent, unix.LOCK_UN)
+	sweepStale(parent)
+	name := randomHex(8)
+	if err := unix.Mkdirat(parent, name, 0o700); err != nil {
+		return nil, &os.PathError{Op: "mkdir", Path: path + "/" + name, Err: err}
+	}
+	self, err := openDirAt(parent, name)
+	if err == nil {
+		if err = flock(self, unix.LOCK_EX|unix.LOCK_NB); err == nil && uid >= 0 {
+			err = unix.Fchown(self, uid, uid)
+		}
+	}
+	if err == nil {
+		unix.Fchmod(self, 0o700)
+		return &privateDir{path: path + "/" + name, name: name, parent: parent, self: self}, nil
+	}
+	unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+	if self >= 0 {
+		unix.Close(self)
+	}
+	return nil, &os.PathError{Op: "prepare", Path: path + "/" + name, Err: err}
+}
+
+// sweepStale removes the directories in parent that no supervisor holds.
+func sweepStale(parent int) {
+	names, _ := readNames(parent)
+	for _, name := range names {
+		fd, err := openDirAt(parent, name)
+		if err != nil {
+			continue
+		}
+		if flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+			removeTree(parent, name)
+		}
+		unix.Close(fd)
+	}
+}
+
+// remove removes the directory with all that is in it.
+func (d *privateDir) remove() error {
+	err := removeTree(d.parent, d.name)
+	unix.Close(d.self)
+	unix.Close(d.parent)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// removeTree removes the directory name in parent and all below it, following
+// no links. What it deletes was made by code that may have nested directories
+// deeper than descriptors or paths can follow, so it does not descend: whatever
+// directory is found inside a subdirectory moves up to the top first.
+func removeTree(parent int, name string) error {
+	top, err := openToEmpty(parent, name)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(top)
+	moved := 0
+	for {
+		names, err := readNames(top)
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+		}
+		for _, entry := range names {
+			if err := removeEntry(top, entry, &moved); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func removeEntry(top int, entry string, moved *int) error {
+	if err := unlinkFileOrEmptyDir(top, entry); err != unix.ENOTEMPTY && err != unix.EEXIST && err != unix.EACCES {
+		return err
+	}
+	sub, err := openToEmpty(top, entry)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(sub)
+	for {
+		names, err := readNames(sub)
+		if err != nil {
+			return err
+		}
+		if len(names) == 0 {
+			return unix.Unlinkat(top, entry, unix.AT_REMOVEDIR)
+		}
+		for _, child := range names {
+			err := unlinkFileOrEmptyDir(sub, child)
+			for err == unix.ENOTEMPTY || err == unix.EEXIST || err == unix.EACCES {
+				*moved++
+				err = unix.Renameat(sub, child, top, ".moved-"+strconv.Itoa(*moved))
+				if err == unix.EACCES && makeAccessible(sub, child) != nil {
+					return err
+				}
+			}
+			if err != nil && err != unix.ENOENT {
+				return err
+			}
+		}
+	}
+}
+
+// unlinkFileOrEmptyDir returns ENOTEMPTY, EEXIST or EACCES for a directory that
+// is not to be had so easily.
+func unlinkFileOrEmptyDir(dir int, name string) error {
+	err := unix.Unlinkat(dir, name, 0)
+	if err == unix.EISDIR || err == unix.EPERM { // the latter is POSIX's answer
+		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+	}
+	if err == unix.ENOENT {
+		return nil
+	}
+	return err
+}
+
+// openToEmpty opens a directory for the removal of its entries.
+func openToEmpty(parent int, name string) (int, error) {
+	fd, err := openDirAt(parent, name)
+	if err == unix.EACCES && makeAccessible(parent, name) == nil {
+		fd, err = openDirAt(parent, name)
+	}
+	if err == nil && os.Geteuid() != 0 {
+		unix.Fchmod(fd, 0o700)
+	}
+	return fd, err
+}
+
+// makeAccessible gives the owner back what the code may have taken from its
+// own directory. Root needs no mode, and must not follow a link here.
+func makeAccessible(parent int, name string) error {
+	if os.Geteuid() == 0 {
+		return unix.EACCES
+	}
+	return unix.Fchmodat(parent, name, 0o700, 0)
+}
+
+func openDirAt(parent int, name string) (int, error) {
+	return unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+}
+
+// readNames lists a directory from its beginning.
+func readNames(dir int) ([]string, error) {
+	fd, err := openDirAt(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), ".")
+	defer f.Close()
+	names, err := f.Readdirnames(4096)
+	if len(names) > 0 || err == nil || errors.Is(err, os.ErrNotExist) {
+		return names, nil
+	}
+	if errors.Is(err, io.EOF) {
+		return nil, nil
+	}
+	return nil, err
+}
+
+// flock is flock(2), begun again after a signal.
+func flock(fd, how int) error {
+	for {
+		if err := unix.Flock(fd, how); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// randomHex returns 2n hexadecimal digits.
+func randomHex(n int) string {
+	b := make([]byte, n)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}

@@ -1,0 +1,501 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Theory of operation.
+//
+//	caller
+//	  └─ pyplaypen            supervisor: subreaper, keeps the caller's uid
+//	       │  ▲ ▲ ▲
+//	       │  │ │ └─ status   close-on-exec pipe: childRecords, EOF = execve worked
+//	       │  │ └─── stderr   pipes, read without blocking, counted, cut, forwarded
+//	       │  └───── stdout
+//	       └─ pyplaypen __child ──execve──▶ target
+//	            leads a new session and process group, sets the rlimits,
+//	            drops from root to the call's uid
+//
+// One thread does all the waiting, in poll(2), on: the leader's end (a pidfd),
+// the pipes, and a wake pipe that the signal goroutine and the sinks write to.
+// Only this thread waits for children, so a pid that it knows as its child's
+// can't be reused under it.
+//
+// A call goes through the phases running, terminating (SIGTERM is out, grace
+// runs) and killing (SIGKILL until the kernel says there is no child left).
+// When the leader exits it is left a zombie until its group is gone, which
+// keeps the group's number from being reused.
+
+func init() {
+	// The parent-death signal fires when the thread that forked ends, and the
+	// kernel lists children by thread, so everything happens on the first.
+	runtime.LockOSThread()
+}
+
+// reason says what ended a call.
+type reason string
+
+const (
+	reasonExited    reason = "exited"    // by itself, whatever the status
+	reasonTimeout   reason = "timeout"   // wall_seconds
+	reasonCancelled reason = "cancelled" // a signal to pyplaypen
+	reasonFailed    reason = "failed"    // the target never ran
+)
+
+type phase int
+
+const (
+	running phase = iota
+	terminating
+	killing
+	finished
+)
+
+// These bound the time spent on what SIGKILL does not end.
+const (
+	stuckAfter   = 2 * time.Second  // nothing died for so long
+	killingLimit = 10 * time.Second // in all
+	killingTick  = 20 * time.Millisecond
+)
+
+// drainLimit bounds what is read from a pipe after teardown: more than the
+// largest pipe holds means that something that could not be killed still writes.
+const drainLimit = 4 << 20
+
+// An inlet is the reading end of a pipe that the target writes to.
+type inlet struct {
+	fd   int // -1 once closed
+	take func([]byte)
+	sink *sink // where take forwards to, if its reader can slow or stop the target
+}
+
+// A job is one command to supervise.
+type job struct {
+	argv, env []string
+	stdin     int // descriptor for the target's stdin
+	spec      childSpec
+	attr      syscall.SysProcAttr
+	deadline  time.Time
+	killAfter time.Duration
+}
+
+// An outcome is how a job ended.
+type outcome struct {
+	reason    reason
+	spawned   bool
+	status    unix.WaitStatus
+	reaped    bool // status is valid
+	leaderCPU time.Duration
+	signal    syscall.Signal // that cancelled the call
+	records   []childRecord
+	err       error     // why nothing was spawned
+	leftovers []process // alive when the leader exited by itself
+	stuck     []process // alive at the end
+	usage     unix.Rusage
+}
+
+// started reports whether the target's execve worked.
+func (o *outcome) started() bool {
+	if !o.spawned {
+		return false
+	}
+	_, failed := o.failure()
+	return !failed
+}
+
+// failure is the record of the step that kept the target from running.
+func (o *outcome) failure() (childRecord, bool) {
+	for _, r := range o.records {
+		if r.step <= stepExec {
+			return r, true
+		}
+	}
+	return childRecord{}, false
+}
+
+type supervisor struct {
+	wakeRead, wakeWrite int
+	signals             chan os.Signal
+	cancels             chan syscall.Signal
+
+	job    *job
+	tree   *tree
+	inlets []*inlet
+	out    outcome
+
+	phase      phase
+	phaseEnd   time.Time
+	killStart  time.Time
+	leaderFD   int
+	leaderDone bool
+	buf        []byte
+}
+
+// newSupervisor starts to catch the signals that ask for an end, so that from
+// here on one of them leads to a teardown. INT, HUP and the like that the
+// caller had ignored stay ignored, for pyplaypen and for the target.
+func newSupervisor() (*supervisor, error) {
+	t, err := newTree()
+	if err != nil {
+		return nil, err
+	}
+	s := &supervisor{tree: t, signals: make(chan os.Signal, 16), cancels: make(chan syscall.Signal, 16), leaderFD: -1}
+	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
+		return nil, err
+	}
+	unix.SetNonblock(s.wakeRead, true)
+	unix.SetNonblock(s.wakeWrite, true)
+	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT} {
+		if !signal.Ignored(sig) {
+			signal.Notify(s.signals, sig)
+		}
+	}
+	signal.Notify(s.signals, unix.SIGCHLD)
+	go func() {
+		for sig := range s.signals {
+			if sig != unix.SIGCHLD {
+				s.cancels <- sig.(syscall.Signal)
+			}
+			s.wake()
+		}
+	}()
+	return s, nil
+}
+
+// wake makes poll return. It may be called from any goroutine.
+func (s *supervisor) wake() { unix.Write(s.wakeWrite, []byte{0}) }
+
+// addInlet makes a pipe, has its reading end watched, and returns the writing
+// end, which the caller closes after the job is spawned.
+func (s *supervisor) addInlet(take func([]byte), sink *sink) (int, error) {
+	r, w, err := newPipe()
+	if err != nil {
+		return -1, err
+	}
+	unix.SetNonblock(r, true)
+	s.inlets = append(s.inlets, &inlet{r, take, sink})
+	return w, nil
+}
+
+// run spawns the job and returns when nothing of it is left.
+func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
+	s.job = j
+	if sig, ok := s.cancelled(); ok {
+		s.out.reason, s.out.signal = reasonCancelled, sig
+		return &s.out
+	}
+	if !time.Now().Before(j.deadline) {
+		s.out.reason = reasonTimeout
+		return &s.out
+	}
+	if err := s.spawn(stdout, stderr); err != nil {
+		s.out.reason, s.out.err = reasonFailed, err
+		return &s.out
+	}
+	before := childrenUsage()
+	for s.phase != finished {
+		s.step()
+	}
+	s.drain()
+	s.out.usage = usageSince(before)
+	if _, failed := s.out.failure(); failed && s.out.reason == reasonExited {
+		s.out.reason = reasonFailed
+	}
+	return &s.out
+}
+
+func (s *supervisor) spawn(stdout, stderr int) error {
+	var records []byte
+	statusFD, err := s.addInlet(func(p []byte) {
+		records = append(records, p...)
+		s.out.records = decodeChildRecords(records)
+	}, nil)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(statusFD)
+	// The child needs it at a number that is not one of those passed, and
+	// whatever number the kernel gave is free of the caller's descriptors.
+	clearCloseOnExec(statusFD)
+	s.job.spec.statusFD = statusFD
+	s.job.spec.parent = os.Getpid()
+	s.job.attr.Setsid = true
+	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
+	pid, fd, err := forkLeader(argv, &syscall.ProcAttr{
+		Env:   s.job.env,
+		Files: []uintptr{uintptr(s.job.stdin), uintptr(stdout), uintptr(stderr)},
+		Sys:   &s.job.attr,
+	})
+	unix.Close(stdout)
+	if stderr != stdout {
+		unix.Close(stderr)
+	}
+	if err != nil {
+		return fmt.Errorf("start the child stage: %w", err)
+	}
+	s.out.spawned = true
+	s.leaderFD = fd
+	s.tree.leader = pid
+	return nil
+}
+
+// cancelled returns the next signal that asks for an end.
+func (s *supervisor) cancelled() (syscall.Signal, bool) {
+	select {
+	case sig := <-s.cancels:
+		return sig, true
+	default:
+		return 0, false
+	}
+}
+
+// step waits for the next thing to happen and deals with it.
+func (s *supervisor) step() {
+	fds := []unix.PollFd{{Fd: int32(s.wakeRead), Events: unix.POLLIN}}
+	leader := -1
+	if !s.leaderDone {
+		leader = len(fds)
+		fds = append(fds, unix.PollFd{Fd: int32(s.leaderFD), Events: unix.POLLIN})
+	}
+	sources := make([]*inlet, len(fds), len(fds)+2*len(s.inlets))
+	for _, in := range s.inlets {
+		if in.fd < 0 {
+			continue
+		}
+		if in.sink == nil || in.sink.hasRoom() {
+			fds = append(fds, unix.PollFd{Fd: int32(in.fd), Events: unix.POLLIN})
+			sources = append(sources, in)
+		}
+		if in.sink != nil { // no events but an error: its reader went away
+			fds = append(fds, unix.PollFd{Fd: int32(in.sink.fd)})
+			sources = append(sources, in)
+		}
+	}
+	if _, err := unix.Poll(fds, s.timeout()); err != nil && err != unix.EINTR {
+		// Not to be expected; without it there is no supervision, so end the call.
+		s.kill()
+		time.Sleep(killingTick)
+	}
+	woken := fds[0].Revents != 0
+	if woken {
+		s.emptyWakePipe()
+	}
+	for i, in := range sources {
+		switch {
+		case in == nil || fds[i].Revents == 0 || in.fd < 0:
+		case int(fds[i].Fd) == in.fd:
+			s.read(in)
+		default:
+			in.close()
+		}
+	}
+	for _, in := range s.inlets {
+		if in.fd >= 0 && in.sink != nil && in.sink.failure() != nil {
+			in.close()
+		}
+	}
+	if leader >= 0 && fds[leader].Revents != 0 {
+		s.leaderExited()
+	}
+	s.advance(woken)
+}
+
+// advance moves the call to its next phase if it is time.
+func (s *supervisor) advance(woken bool) {
+	now := time.Now()
+	if sig, ok := s.cancelled(); ok {
+		switch s.phase {
+		case running:
+			s.out.reason, s.out.signal = reasonCancelled, sig
+			s.terminate()
+		case terminating: // asked twice: no more grace
+			s.kill()
+		}
+	}
+	switch s.phase {
+	case running:
+		if !now.Before(s.job.deadline) {
+			s.out.reason = reasonTimeout
+			s.terminate()
+		} else if woken {
+			s.tree.sweep(0) // reaps what the target orphaned and is dead
+		}
+	case terminating:
+		if s.tree.sweep(unix.SIGTERM) == 0 && s.leaderDone {
+			s.finish()
+		} else if !now.Before(s.phaseEnd) {
+			s.kill()
+		}
+	case killing:
+		s.sweepKilled(now)
+	}
+}
+
+// leaderExited looks at the leader's status but leaves it a zombie.
+func (s *supervisor) leaderExited() {
+	s.leaderDone = true
+	s.out.leaderCPU = s.tree.leaderCPU()
+	if s.phase != running {
+		return
+	}
+	s.out.reason = reasonExited
+	if s.tree.sweep(0) == 0 {
+		s.finish()
+		return
+	}
+	s.out.leftovers = s.tree.descendants()
+	s.terminate()
+}
+
+func (s *supervisor) terminate() {
+	s.phase = terminating
+	s.phaseEnd = time.Now().Add(s.job.killAfter)
+	if s.job.killAfter <= 0 {
+		s.kill()
+		return
+	}
+	s.tree.signal(unix.SIGTERM)
+}
+
+func (s *supervisor) kill() {
+	s.phase = killing
+	s.killStart = time.Now()
+	s.phaseEnd = s.killStart.Add(stuckAfter)
+	s.tree.signal(unix.SIGKILL)
+	s.sweepKilled(s.killStart)
+}
+
+func (s *supervisor) sweepKilled(now time.Time) {
+	before := s.tree.reaped
+	alive := s.tree.sweep(unix.SIGKILL)
+	if s.tree.reaped > before {
+		s.phaseEnd = now.Add(stuckAfter)
+	}
+	if alive == 0 && s.leaderDone {
+		s.finish()
+		return
+	}
+	leaderStuck := !s.leaderDone && !s.tree.denied[s.tree.leader]
+	if alive == s.tree.deniedAlive && !leaderStuck || now.After(s.phaseEnd) || now.Sub(s.killStart) > killingLimit {
+		s.out.stuck = s.tree.descendants()
+		s.finish()
+	}
+}
+
+// finish reaps the leader, after which the kernel must know of no child.
+func (s *supervisor) finish() {
+	if s.leaderDone && !s.out.reaped {
+		s.out.status, s.out.reaped = s.tree.reapLeader()
+	}
+	if len(s.out.stuck) == 0 && s.tree.childrenRemain() {
+		if s.phase != killing { // the listing missed one
+			s.kill()
+			return
+		}
+		if time.Since(s.killStart) <= killingLimit {
+			return
+		}
+	}
+	s.phase = finished
+}
+
+// timeout is for poll(2), in milliseconds, rounded up.
+func (s *supervisor) timeout() int {
+	end := s.phaseEnd
+	switch s.phase {
+	case running:
+		end = s.job.deadline
+	case killing:
+		return int(killingTick.Milliseconds())
+	}
+	d := time.Until(end)
+	if d <= 0 {
+		return 0
+	}
+	return int(min((d+time.Millisecond-1)/time.Millisecond, 1<<30))
+}
+
+func (s *supervisor) emptyWakePipe() {
+	var b [64]byte
+	for {
+		if n, err := unix.Read(s.wakeRead, b[:]); n < len(b) || err != nil {
+			return
+		}
+	}
+}
+
+// read takes what is there, once. It reports how much that was, and whether
+// there may be more.
+func (s *supervisor) read(in *inlet) (int, bool) {
+	if s.buf == nil {
+		s.buf = make([]byte, 64<<10)
+	}
+	n, err := unix.Read(in.fd, s.buf)
+	switch {
+	case n > 0:
+		in.take(s.buf[:n])
+		return n, true
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return 0, err == unix.EINTR
+	}
+	in.close()
+	return 0, false
+}
+
+// drain reads what the pipes still hold. Their writers are dead, so it does
+// not wait for more.
+func (s *supervisor) drain() {
+	for _, in := range s.inlets {
+		for total := 0; in.fd >= 0 && total < drainLimit; {
+			n, more := s.read(in)
+			if !more {
+				break
+			}
+			total += n
+		}
+		in.close()
+	}
+}
+
+// close closes the reading end; the target's next write raises SIGPIPE.
+func (in *inlet) close() {
+	if in.fd >= 0 {
+		unix.Close(in.fd)
+		in.fd = -1
+	}
+}
+
+// newPipe makes a pipe whose ends are close-on-exec.
+func newPipe() (r, w int, err error) {
+	var p [2]int
+	if err := unix.Pipe(p[:]); err != nil {
+		return -1, -1, os.NewSyscallError("pipe", err)
+	}
+	unix.CloseOnExec(p[0])
+	unix.CloseOnExec(p[1])
+	return p[0], p[1], nil
+}
+
+func clearCloseOnExec(fd int) { unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) }
+
+func childrenUsage() unix.Rusage {
+	var u unix.Rusage
+	unix.Getrusage(unix.RUSAGE_CHILDREN, &u)
+	return u
+}
+
+// usageSince is what children that were waited for since before used. The
+// maximum resident set is that of the largest of all.
+func usageSince(before unix.Rusage) unix.Rusage {
+	u := childrenUsage()
+	u.Utime = unix.NsecToTimeval(u.Utime.Nano() - before.Utime.Nano())
+	u.Stime = unix.NsecToTimeval(u.Stime.Nano() - before.Stime.Nano())
+	return u
+}

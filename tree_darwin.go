@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A tree is the leader of a call and its process group. macOS has no
+// subreaper, so a descendant that left the group is out of reach.
+type tree struct {
+	leader       int
+	reapedLeader bool
+	reaped       int
+	denied       map[int]bool
+	deniedAlive  int
+}
+
+type process struct {
+	pid  int
+	name string
+}
+
+func (p process) String() string { return fmt.Sprintf("process group (leader pid %d)", p.pid) }
+
+func newTree() (*tree, error) { return &tree{denied: map[int]bool{}}, nil }
+
+// groupAlive asks whether the group has a member that is not the leader's zombie.
+func (t *tree) groupAlive() bool {
+	return t.leader != 0 && unix.Kill(-t.leader, 0) == nil
+}
+
+func (t *tree) childrenRemain() bool { return false }
+
+func (t *tree) sweep(sig syscall.Signal) (alive int) {
+	if !t.groupAlive() {
+		return 0
+	}
+	if sig == unix.SIGKILL {
+		unix.Kill(-t.leader, sig)
+	}
+	return 1
+}
+
+func (t *tree) signal(sig syscall.Signal) {
+	unix.Kill(-t.leader, sig)
+	unix.Kill(-t.leader, unix.SIGCONT)
+}
+
+func (t *tree) descendants() []process {
+	if t.groupAlive() {
+		return []process{{pid: t.leader}}
+	}
+	return nil
+}
+
+func (t *tree) leaderCPU() time.Duration { return 0 }
+
+func (t *tree) reapLeader() (unix.WaitStatus, bool) {
+	var status unix.WaitStatus
+	for {
+		pid, err := unix.Wait4(t.leader, &status, 0, nil)
+		if err != unix.EINTR {
+			t.reapedLeader = true
+			return status, pid == t.leader
+		}
+	}
+}
+
+// forkLeader starts the child stage, from this very executable, and returns its
+// pid and a kqueue, which poll(2) shows as readable once the leader has exited.
+func forkLeader(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return 0, -1, err
+	}
+	queue, err := unix.Kqueue()
+	if err != nil {
+		return 0, -1, os.NewSyscallError("kqueue", err)
+	}
+	unix.CloseOnExec(queue)
+	if pid, err = syscall.ForkExec(exe, argv, attr); err != nil {
+		return 0, -1, err
+	}
+	change := []unix.Kevent_t{{Ident: uint64(pid), Filter: unix.EVFILT_PROC, Flags: unix.EV_ADD, Fflags: unix.NOTE_EXIT}}
+	if _, err := unix.Kevent(queue, change, nil, nil); err == unix.ESRCH {
+		// Already a zombie: a user event that is triggered stands in for its end.
+		change = []unix.Kevent_t{{Filter: unix.EVFILT_USER, Flags: unix.EV_ADD, Fflags: unix.NOTE_TRIGGER}}
+		_, err = unix.Kevent(queue, change, nil, nil)
+		return pid, queue, err
+	} else if err != nil {
+		return 0, -1, os.NewSyscallError("kevent", err)
+	}
+	return pid, queue, nil
+}
+
+// maxRSS is the largest resident set of a process that was waited for, in bytes.
+func maxRSS(u unix.Rusage) int64 { return u.Maxrss }

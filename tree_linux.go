@@ -1,0 +1,348 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A tree is the leader of a call and all that descends from it. The supervisor
+// is a subreaper: whatever loses its parent inside the tree becomes the
+// supervisor's child, whichever session or group it moved to, so that "no child
+// left" means that nothing is left (PR_SET_CHILD_SUBREAPER(2const)).
+type tree struct {
+	self, leader int
+	reapedLeader bool
+	reaped       int // processes reaped, without the leader
+
+	// Children that pyplaypen already had, such as the tee of a shell's
+	// `exec > >(tee log); exec pyplaypen ...`, and the sessions that they and
+	// pyplaypen are in. The leader starts a session, and no process can join an
+	// existing one, so a child found in one of these sessions is an orphan of
+	// theirs, not of the call.
+	foreign         map[int]bool
+	foreignSessions map[int]bool
+
+	sent        map[int]syscall.Signal // the last signal sent to a child
+	denied      map[int]bool           // children that kill(2) may not signal
+	deniedAlive int                    // how many of these the last sweep saw
+}
+
+// A process is a line of /proc/PID/stat, as far as it is needed.
+type process struct {
+	pid, ppid, group, session int
+	name                      string
+	state                     byte
+	cpu                       time.Duration
+}
+
+func (p process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.pid) }
+
+func newTree() (*tree, error) {
+	t := &tree{self: os.Getpid(), sent: map[int]syscall.Signal{}, denied: map[int]bool{}}
+	if link, err := os.Readlink("/proc/self"); err != nil || link != strconv.Itoa(t.self) {
+		return nil, errors.New("no /proc of this PID namespace: what descends from the command could not be found and killed")
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, fmt.Errorf("become a subreaper: %w", err)
+	}
+	if !t.childrenRemain() {
+		return t, nil
+	}
+	t.foreign, t.foreignSessions = map[int]bool{}, map[int]bool{}
+	if sid, err := unix.Getsid(0); err == nil {
+		t.foreignSessions[sid] = true
+	}
+	for _, pid := range childrenOf(t.self) {
+		t.foreign[pid] = true
+		if sid, err := unix.Getsid(pid); err == nil {
+			t.foreignSessions[sid] = true
+		}
+	}
+	return t, nil
+}
+
+func (t *tree) isForeign(pid int) bool {
+	if t.foreign == nil {
+		return false
+	}
+	sid, err := unix.Getsid(pid)
+	return t.foreign[pid] || err == nil && t.foreignSessions[sid]
+}
+
+// childrenRemain asks the kernel whether this process has any child of its own
+// making, alive or dead.
+func (t *tree) childrenRemain() bool {
+	if t.foreign != nil { // wait(2) can't leave these out
+		for _, pid := range childrenOf(t.self) {
+			if !t.isForeign(pid) {
+				return true
+			}
+		}
+		return false
+	}
+	var err error
+	for {
+		err = unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+		if err != unix.EINTR {
+			return err != unix.ECHILD
+		}
+	}
+}
+
+// sweep reaps the children that are dead, except the leader, and sends sig, if
+// it is not 0, to those alive that did not get it yet. It returns how many are
+// alive. A child can't be reaped but here, so its pid is safe to signal.
+// Deeper descendants become children when their parents die.
+func (t *tree) sweep(sig syscall.Signal) (alive int) {
+	t.deniedAlive = 0
+	for _, pid := range childrenOf(t.self) {
+		if pid == t.leader || t.isForeign(pid) {
+			continue
+		}
+		if wpid, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil); wpid == pid || err == unix.ECHILD {
+			t.reaped++
+			delete(t.sent, pid)
+			delete(t.denied, pid)
+			continue
+		}
+		alive++
+		if sig != 0 && t.sent[pid] != sig {
+			t.sent[pid] = sig
+			t.denied[pid] = unix.Kill(pid, sig) == unix.EPERM
+			unix.Kill(pid, unix.SIGCONT)
+		}
+		if t.denied[pid] {
+			t.deniedAlive++
+		}
+	}
+	return alive
+}
+
+// signal sends sig to the leader's group and to every descendant outside it.
+// Stopped ones are continued, or SIGTERM would not reach them.
+func (t *tree) signal(sig syscall.Signal) {
+	if !t.reapedLeader {
+		unix.Kill(-t.leader, sig)
+		t.denied[t.leader] = unix.Kill(t.leader, 0) == unix.EPERM
+		unix.Kill(-t.leader, unix.SIGCONT)
+	}
+	for _, p := range t.descendants() {
+		switch {
+		case p.group == t.leader && !t.reapedLeader:
+			if sig != unix.SIGKILL { // sweep will not repeat it
+				t.sent[p.pid] = sig
+			}
+		case p.ppid != t.self: // sweep does the others
+			t.signalDistant(p.pid, sig)
+		}
+	}
+	t.sweep(sig)
+}
+
+// signalDistant signals a descendant that is not a child, and whose pid could
+// therefore be reused at any time: a pidfd pins it, then its ancestry is looked
+// at once more.
+func (t *tree) signalDistant(pid int, sig syscall.Signal) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	for at := pid; at != t.self; {
+		p, err := readProcess(at)
+		if err != nil || p.ppid <= 1 && p.ppid != t.self || t.isForeign(at) {
+			return
+		}
+		at = p.ppid
+	}
+	unix.PidfdSendSignal(fd, sig, nil, 0)
+	unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
+}
+
+// descendants lists what is alive in the tree.
+func (t *tree) descendants() []process {
+	var found []process
+	seen := map[int]bool{}
+	var walk func(pid int)
+	walk = func(pid int) {
+		for _, child := range childrenOf(pid) {
+			if seen[child] || pid == t.self && t.isForeign(child) {
+				continue
+			}
+			seen[child] = true
+			if p, err := readProcess(child); err == nil && p.state != 'Z' && p.state != 'X' {
+				found = append(found, p)
+			}
+			walk(child)
+		}
+	}
+	walk(t.self)
+	return found
+}
+
+// leaderCPU is the CPU time of a leader that a signal killed, without that of
+// its children, which wait4(2) would include. The leader is still a zombie.
+func (t *tree) leaderCPU() time.Duration {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, t.leader, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+	if err != nil || info.Code != cldKilled {
+		return 0
+	}
+	p, _ := readProcess(t.leader)
+	return p.cpu
+}
+
+const cldKilled = 2 // CLD_KILLED of sigaction(2)
+
+func (t *tree) reapLeader() (unix.WaitStatus, bool) {
+	var status unix.WaitStatus
+	for {
+		pid, err := unix.Wait4(t.leader, &status, unix.WALL, nil)
+		if err != unix.EINTR {
+			t.reapedLeader = true
+			return status, pid == t.leader
+		}
+	}
+}
+
+// forkLeader starts the child stage, from this very executable, and returns its
+// pid and a descriptor that is readable once it has exited.
+func forkLeader(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
+	fd = -1
+	attr.Sys.PidFD = &fd
+	pid, err = syscall.ForkExec("/proc/self/exe", argv, attr)
+	if err == nil && fd < 0 {
+		if fd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err != nil {
+			unix.Kill(pid, unix.SIGKILL)
+			unix.Wait4(pid, nil, 0, nil)
+			err = fmt.Errorf("pidfd, which needs Linux 5.4: %w", err)
+		}
+	}
+	return pid, fd, err
+}
+
+// childrenOf lists the children of a process. A child that a thread of it exits
+// beside may be missing (proc_pid_children(5)), so callers look again.
+func childrenOf(pid int) []int {
+	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
+	main, err := readProc(dir + strconv.Itoa(pid) + "/children")
+	if err == nil && pid == os.Getpid() { // only the first thread forks, see init
+		return parsePIDs(main)
+	}
+	if err == unix.ENOENT && pid == os.Getpid() || testOnlyNoChildrenFile {
+		return childrenByScan(pid) // a kernel without CONFIG_PROC_CHILDREN
+	}
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, task := range tasks {
+		if list, err := readProc(dir + task.Name() + "/children"); err == nil {
+			pids = append(pids, parsePIDs(list)...)
+		} else if _, err := os.Stat(dir + task.Name()); err == nil {
+			return childrenByScan(pid)
+		}
+	}
+	return pids
+}
+
+// testOnlyNoChildrenFile makes childrenOf act as on a kernel that lacks it.
+var testOnlyNoChildrenFile bool
+
+func childrenByScan(parent int) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, e := range entries {
+		if pid, ok := parsePID(e.Name()); ok {
+			if p, err := readProcess(pid); err == nil && p.ppid == parent {
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func parsePIDs(list []byte) []int {
+	var pids []int
+	for _, field := range bytes.Fields(list) {
+		if pid, ok := parsePID(string(field)); ok {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func parsePID(text string) (int, bool) {
+	if text == "" || text[0] < '0' || text[0] > '9' {
+		return 0, false
+	}
+	pid, err := strconv.Atoi(text)
+	return pid, err == nil
+}
+
+// clockTick is USER_HZ, which is 100 on every architecture that Go supports.
+const clockTick = 10 * time.Millisecond
+
+func readProcess(pid int) (process, error) {
+	stat, err := readProc("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return process{}, err
+	}
+	// The name is in parentheses and may itself hold any byte.
+	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
+	if open < 0 || shut < open {
+		return process{}, fmt.Errorf("/proc/%d/stat: unknown format", pid)
+	}
+	f := bytes.Fields(stat[shut+1:]) // from field 3, the state, on
+	if len(f) < 20 {
+		return process{}, fmt.Errorf("/proc/%d/stat: unknown format", pid)
+	}
+	number := func(i int) int { n, _ := strconv.Atoi(string(f[i-3])); return n }
+	return process{
+		pid:     pid,
+		name:    string(stat[open+1 : shut]),
+		state:   f[0][0],
+		ppid:    number(4),
+		group:   number(5),
+		session: number(6),
+		cpu:     time.Duration(number(14)+number(15)) * clockTick,
+	}, nil
+}
+
+// readProc reads a file of /proc whole.
+func readProc(path string) ([]byte, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 0, 512)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, make([]byte, len(buf))...)[:len(buf)]
+		}
+		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 || err != nil {
+			return buf, err
+		}
+		buf = buf[:len(buf)+n]
+	}
+}
+
+// maxRSS is the largest resident set of a process that was waited for, in
+// bytes. The kernel counts in KiB (getrusage(2)).
+func maxRSS(u unix.Rusage) int64 { return u.Maxrss << 10 }

@@ -1,0 +1,267 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A verdict is what an outcome means to the user.
+type verdict struct {
+	status     string // ok, timeout, busy, cancelled, internal
+	code       int    // exit code
+	returncode *int   // the leader's: exit code, or minus the signal
+	reason     string // exited, signaled, limit, cancelled, failed
+	limit      string // the name of the limit that ended it, if one did
+	line       string // what names the cause, if it would be a riddle
+}
+
+// judge says what ended the call. Where pyplaypen ended it that is known, not
+// guessed from the status.
+func (c *call) judge(o *outcome, argv []string) verdict {
+	v := verdict{}
+	if o.reaped {
+		code := o.status.ExitStatus()
+		if o.status.Signaled() {
+			code = -int(o.status.Signal())
+		}
+		v.returncode = &code
+	}
+	switch o.reason {
+	case reasonTimeout:
+		v.status, v.code, v.reason, v.limit = "timeout", exitTimeout, "limit", wallSeconds.String()
+		v.line = c.limits.assignment(wallSeconds) + " exceeded; process group terminated"
+	case reasonCancelled:
+		v.status, v.code, v.reason = "cancelled", exitSignal+int(o.signal), "cancelled"
+		v.line = "told to stop by " + signalName(o.signal) + "; process group terminated"
+	case reasonFailed:
+		v.status, v.code, v.reason, v.returncode = "internal", exitCannotRun, "failed", nil
+		v.line = c.describeFailure(o, argv)
+	default:
+		v.status = "ok"
+		c.judgeStatus(&v, o)
+	}
+	return v
+}
+
+func (c *call) judgeStatus(v *verdict, o *outcome) {
+	if !o.status.Signaled() {
+		v.code, v.reason = o.status.ExitStatus(), "exited"
+		return
+	}
+	sig := o.status.Signal()
+	v.code, v.reason = exitSignal+int(sig), "signaled"
+	id := numLimits
+	switch {
+	case sig == unix.SIGXCPU, sig == unix.SIGKILL && o.leaderCPU >= c.cpuKill():
+		id = cpuSeconds
+	case sig == unix.SIGXFSZ:
+		id = fileBytes
+	case sig == unix.SIGKILL:
+		v.line = "killed by SIGKILL, likely the container's memory limit, not one of pyplaypen's"
+	case sig == unix.SIGPIPE && (c.out.failure() != nil || c.err.failure() != nil || readerGone(1) || readerGone(2)):
+		// As in a shell's pipeline, no riddle.
+	default:
+		v.line = "killed by " + signalName(sig)
+	}
+	if id != numLimits {
+		v.reason, v.limit = "limit", id.String()
+		v.line = c.limits.assignment(id) + " exceeded"
+	}
+}
+
+// cpuKill is the CPU time at which the kernel sends SIGKILL. What /proc tells
+// of a process is rounded down to clock ticks.
+func (c *call) cpuKill() time.Duration {
+	for _, r := range c.rlimits(0) {
+		if r.resource == unix.RLIMIT_CPU {
+			return time.Duration(r.hard)*time.Second - 50*time.Millisecond
+		}
+	}
+	return 1<<63 - 1
+}
+
+// readerGone reports whether nobody reads what is written to fd any more.
+func readerGone(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd)}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0
+}
+
+// describeFailure says why the target never ran, and names the path in the way.
+func (c *call) describeFailure(o *outcome, argv []string) string {
+	if !o.spawned {
+		return "cannot run " + quoteName(argv[0]) + ": " + o.err.Error()
+	}
+	r, _ := o.failure()
+	if r.step == stepRlimit {
+		if list := c.rlimits(0); int(r.index) < len(list) {
+			return fmt.Sprintf("cannot run %s: set %s: %v", quoteName(argv[0]), rlimitName(list[r.index].resource), r.errno)
+		}
+	}
+	if r.step != stepExec {
+		return fmt.Sprintf("cannot run %s: %v: %v", quoteName(argv[0]), r.step, r.errno)
+	}
+	path, pathSet := lookupEnv(c.env, "PATH")
+	candidates := execCandidates(argv[0], path, pathSet)
+	tried := []string{candidates[min(int(r.index), len(candidates)-1)]}
+	if r.errno == syscall.ENOENT {
+		tried = candidates
+	}
+	for _, record := range o.records {
+		if record.step == stepSkip && int(record.index) < len(candidates) {
+			tried = append(tried, candidates[record.index])
+		}
+	}
+	return "cannot run " + quoteName(argv[0]) + ": " + c.whyNotExecuted(argv[0], tried, r.errno)
+}
+
+func rlimitName(resource int) string {
+	for _, r := range rlimitOrder {
+		if r.resource == resource {
+			return r.id.String()
+		}
+	}
+	return "rlimit"
+}
+
+// whyNotExecuted explains the errno of execve for the paths that were tried.
+func (c *call) whyNotExecuted(name string, paths []string, errno syscall.Errno) string {
+	switch errno {
+	case syscall.ENOMEM, syscall.E2BIG:
+		if errno == syscall.ENOMEM {
+			return fmt.Sprintf("%s is too little to start it", c.limits.assignment(memoryBytes))
+		}
+	case syscall.ENOENT, syscall.ENOTDIR, syscall.EACCES:
+		for _, path := range paths {
+			if why := c.inTheWay(path, errno); why != "" {
+				return why
+			}
+		}
+		if !strings.Contains(name, "/") && errno == syscall.ENOENT {
+			return "not found on PATH"
+		}
+	}
+	return fmt.Sprintf("%s: %v", paths[0], errno)
+}
+
+// inTheWay looks for what keeps path from running, as seen with the caller's rights.
+func (c *call) inTheWay(path string, errno syscall.Errno) string {
+	if c.uid >= 0 && errno == syscall.EACCES {
+		if b, blocked := blockadeOf(path, c.uid); blocked {
+			return fmt.Sprintf("%s: uid %d cannot pass %s", path, c.uid, b)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		if errno == syscall.EACCES && errors.Is(err, syscall.EACCES) {
+			if b, blocked := blockadeOf(path, os.Geteuid()); blocked {
+				return fmt.Sprintf("%s: permission denied at %s", path, b)
+			}
+		}
+		return ""
+	}
+	mode := uint32(st.Mode)
+	switch {
+	case mode&unix.S_IFMT == unix.S_IFDIR:
+		return path + " is a directory"
+	case errno == syscall.EACCES && mode&0o111 == 0:
+		return fmt.Sprintf("%s is not executable (mode %04o)", path, mode&0o7777)
+	case errno == syscall.EACCES && c.uid >= 0 && !passable(&st, c.uid, 1):
+		return fmt.Sprintf("%s is not executable for uid %d (mode %04o, owner %d)", path, c.uid, mode&0o7777, st.Uid)
+	}
+	if interpreter := interpreterOf(path); interpreter != "" {
+		if errno == syscall.EACCES {
+			if why := c.inTheWay(interpreter, errno); why != "" {
+				return fmt.Sprintf("%s: its interpreter %s", path, why)
+			}
+		} else if _, err := os.Stat(interpreter); err != nil {
+			return fmt.Sprintf("%s: its interpreter %s does not exist", path, interpreter)
+		}
+	} else if errno == syscall.ENOENT {
+		return path + ": its dynamic loader does not exist"
+	}
+	return ""
+}
+
+// interpreterOf reads the interpreter from a script's first line.
+func interpreterOf(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	line, _ := bufio.NewReaderSize(f, 256).ReadString('\n')
+	rest, ok := strings.CutPrefix(line, "#!")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) == 0 {
+		return ""
+	}
+	return fields[0]
+}
+
+// skippedNotice says that a program was passed over on PATH because the
+// child's uid can't reach it, and which one runs in its place.
+func (c *call) skippedNotice(o *outcome, argv []string) string {
+	if c.uid < 0 {
+		return ""
+	}
+	path, pathSet := lookupEnv(c.env, "PATH")
+	candidates := execCandidates(argv[0], path, pathSet)
+	used, why := "", ""
+	for _, r := range o.records {
+		if int(r.index) >= len(candidates) {
+			continue
+		}
+		candidate := candidates[r.index]
+		switch r.step {
+		case stepTry:
+			used = candidate
+		case stepSkip:
+			var st unix.Stat_t
+			if why == "" && unix.Stat(candidate, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFREG && st.Mode&0o111 != 0 {
+				why = c.inTheWay(candidate, syscall.EACCES)
+			}
+		}
+	}
+	if why == "" || used == "" {
+		return ""
+	}
+	return fmt.Sprintf("skipped %s; running %s instead", why, used)
+}
+
+// leftoverNotice counts and names what the target left behind.
+func leftoverNotice(list []process) string {
+	noun := "processes"
+	if len(list) == 1 {
+		noun = "process"
+	}
+	return fmt.Sprintf("killed %d leftover %s: %s", len(list), noun, firstFew(list))
+}
+
+func firstFew(list []process) string {
+	const few = 5
+	var names []string
+	for _, p := range list[:min(few, len(list))] {
+		names = append(names, p.String())
+	}
+	text := strings.Join(names, ", ")
+	if len(list) > few {
+		text += fmt.Sprintf(" and %d more", len(list)-few)
+	}
+	return text
+}
+
+// quoteName shows a command's name, quoted if it could be misread.
+func quoteName(name string) string {
+	if name == "" || strings.ContainsAny(name, " \t:'\"\\") || oneLine(name) != name {
+		return fmt.Sprintf("%q", name)
+	}
+	return name
+}
