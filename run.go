@@ -177,7 +177,7 @@ func (r *runOutput) report(o *outcome, argv []string) int {
 		r.console.notice("%s", leftoverNotice(o.leftovers))
 	}
 	if len(o.stuck) > 0 {
-		r.console.notice("could not kill %s", firstFew(o.stuck))
+		r.console.line("could not kill %s", firstFew(o.stuck))
 	}
 	if r.audit != nil {
 		if r.id == "" {

@@ -350,7 +350,7 @@ func (s *supervisor) leaderExited() {
 		s.finish()
 		return
 	}
-	s.out.leftovers = s.tree.descendants()
+	s.out.leftovers = s.tree.descendants(time.Now().Add(s.job.killAfter))
 	s.terminate()
 }
 
@@ -361,21 +361,21 @@ func (s *supervisor) terminate() {
 		s.kill()
 		return
 	}
-	s.tree.signal(unix.SIGTERM)
+	s.tree.terminate(s.phaseEnd)
 }
 
 func (s *supervisor) kill() {
 	s.phase = killing
 	s.killStart = time.Now()
 	s.phaseEnd = s.killStart.Add(stuckAfter)
-	s.tree.signal(unix.SIGKILL)
+	s.tree.signalGroup(unix.SIGKILL)
 	s.sweepKilled(s.killStart)
 }
 
 func (s *supervisor) sweepKilled(now time.Time) {
-	before := s.tree.reaped
-	alive := s.tree.sweep(unix.SIGKILL)
-	if s.tree.reaped > before {
+	before := s.tree.progress
+	alive := s.tree.sweepKilling()
+	if s.tree.progress > before {
 		s.phaseEnd = now.Add(stuckAfter)
 	}
 	if alive == 0 && s.leaderDone {
@@ -384,7 +384,7 @@ func (s *supervisor) sweepKilled(now time.Time) {
 	}
 	leaderStuck := !s.leaderDone && !s.tree.denied[s.tree.leader]
 	if alive == s.tree.deniedAlive && !leaderStuck || now.After(s.phaseEnd) || now.Sub(s.killStart) > killingLimit {
-		s.out.stuck = s.tree.descendants()
+		s.out.stuck = s.tree.descendants(now.Add(stuckAfter))
 		s.finish()
 	}
 }

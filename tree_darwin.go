@@ -14,7 +14,7 @@ import (
 type tree struct {
 	leader       int
 	reapedLeader bool
-	reaped       int
+	progress     int
 	denied       map[int]bool
 	deniedAlive  int
 }
@@ -35,22 +35,29 @@ func (t *tree) groupAlive() bool {
 
 func (t *tree) childrenRemain() bool { return false }
 
-func (t *tree) sweep(sig syscall.Signal) (alive int) {
+func (t *tree) sweep(syscall.Signal) (alive int) {
 	if !t.groupAlive() {
 		return 0
-	}
-	if sig == unix.SIGKILL {
-		unix.Kill(-t.leader, sig)
 	}
 	return 1
 }
 
-func (t *tree) signal(sig syscall.Signal) {
+func (t *tree) sweepKilling() (alive int) {
+	if !t.groupAlive() {
+		return 0
+	}
+	unix.Kill(-t.leader, unix.SIGKILL)
+	return 1
+}
+
+func (t *tree) terminate(time.Time) { t.signalGroup(unix.SIGTERM) }
+
+func (t *tree) signalGroup(sig syscall.Signal) {
 	unix.Kill(-t.leader, sig)
 	unix.Kill(-t.leader, unix.SIGCONT)
 }
 
-func (t *tree) descendants() []process {
+func (t *tree) descendants(time.Time) []process {
 	if t.groupAlive() {
 		return []process{{pid: t.leader}}
 	}

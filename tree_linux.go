@@ -19,7 +19,7 @@ import (
 type tree struct {
 	self, leader int
 	reapedLeader bool
-	reaped       int // processes reaped, without the leader
+	progress     int // grows with every process signalled, found dead or reaped
 
 	// Children that pyplaypen already had, such as the tee of a shell's
 	// `exec > >(tee log); exec pyplaypen ...`, and the sessions that they and
@@ -31,12 +31,13 @@ type tree struct {
 
 	sent        map[int]syscall.Signal // the last signal sent to a child
 	denied      map[int]bool           // children that kill(2) may not signal
-	deniedAlive int                    // how many of these the last sweep saw
+	deniedAlive int                    // how many of these the last sweepKilling saw
 }
 
 // A process is a line of /proc/PID/stat, as far as it is needed.
 type process struct {
 	pid, ppid, group, session int
+	threads                   int
 	name                      string
 	state                     byte
 	cpu                       time.Duration
@@ -101,49 +102,106 @@ func (t *tree) childrenRemain() bool {
 // alive. A child can't be reaped but here, so its pid is safe to signal.
 // Deeper descendants become children when their parents die.
 func (t *tree) sweep(sig syscall.Signal) (alive int) {
-	t.deniedAlive = 0
 	for _, pid := range childrenOf(t.self) {
 		if pid == t.leader || t.isForeign(pid) {
 			continue
 		}
-		if wpid, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil); wpid == pid || err == unix.ECHILD {
-			t.reaped++
-			delete(t.sent, pid)
-			delete(t.denied, pid)
+		if t.reap(pid) {
 			continue
 		}
 		alive++
 		if sig != 0 && t.sent[pid] != sig {
 			t.sent[pid] = sig
-			t.denied[pid] = unix.Kill(pid, sig) == unix.EPERM
+			unix.Kill(pid, sig)
 			unix.Kill(pid, unix.SIGCONT)
-		}
-		if t.denied[pid] {
-			t.deniedAlive++
 		}
 	}
 	return alive
 }
 
-// signal sends sig to the leader's group and to every descendant outside it.
-// Stopped ones are continued, or SIGTERM would not reach them.
-func (t *tree) signal(sig syscall.Signal) {
-	if !t.reapedLeader {
-		unix.Kill(-t.leader, sig)
-		t.denied[t.leader] = unix.Kill(t.leader, 0) == unix.EPERM
-		unix.Kill(-t.leader, unix.SIGCONT)
-	}
-	for _, p := range t.descendants() {
-		switch {
-		case p.group == t.leader && !t.reapedLeader:
-			if sig != unix.SIGKILL { // sweep will not repeat it
-				t.sent[p.pid] = sig
+// sweepKilling sends SIGKILL to the children that did not get it yet. It reaps
+// none before all are dead: a zombie still counts against RLIMIT_NPROC, so that
+// a tree that forks as fast as it is killed gets no room for new processes.
+func (t *tree) sweepKilling() (alive int) {
+	t.deniedAlive = 0
+	var dead []int
+	for _, pid := range childrenOf(t.self) {
+		if pid == t.leader || t.isForeign(pid) {
+			continue
+		}
+		if t.isZombie(pid) {
+			if t.sent[pid] != 0 {
+				t.sent[pid] = 0
+				t.progress++
 			}
-		case p.ppid != t.self: // sweep does the others
-			t.signalDistant(p.pid, sig)
+			dead = append(dead, pid)
+			continue
+		}
+		alive++
+		if t.sent[pid] != unix.SIGKILL {
+			t.progress++
+			t.sent[pid] = unix.SIGKILL
+			t.denied[pid] = unix.Kill(pid, unix.SIGKILL) == unix.EPERM
+		}
+		if t.denied[pid] {
+			t.deniedAlive++
 		}
 	}
-	t.sweep(sig)
+	if alive > t.deniedAlive && len(dead) < zombieLimit {
+		return alive
+	}
+	for _, pid := range dead {
+		t.reap(pid)
+	}
+	return alive
+}
+
+// zombieLimit is how many dead children are left unreaped at the most, since
+// where nothing bounds the tree's processes they use up the machine's pids.
+const zombieLimit = 4096
+
+func (t *tree) isZombie(pid int) bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil)
+	return err == nil && info.Signo != 0
+}
+
+func (t *tree) reap(pid int) bool {
+	wpid, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
+	if wpid != pid && err != unix.ECHILD {
+		return false
+	}
+	t.progress++
+	delete(t.sent, pid)
+	delete(t.denied, pid)
+	return true
+}
+
+// terminate sends SIGTERM to the leader's group and to every descendant outside
+// it that can be found until then. Stopped ones are continued, or it would not
+// reach them.
+func (t *tree) terminate(until time.Time) {
+	t.signalGroup(unix.SIGTERM)
+	for _, p := range t.descendants(until) {
+		switch {
+		case p.group == t.leader:
+			t.sent[p.pid] = unix.SIGTERM // sweep will not repeat it
+		case p.ppid != t.self: // sweep does the others
+			t.signalDistant(p.pid, unix.SIGTERM)
+		}
+	}
+	t.sweep(unix.SIGTERM)
+}
+
+// signalGroup signals the leader's group. Unless the leader was reaped its
+// number can't belong to another group.
+func (t *tree) signalGroup(sig syscall.Signal) {
+	if t.reapedLeader {
+		return
+	}
+	unix.Kill(-t.leader, sig)
+	t.denied[t.leader] = unix.Kill(t.leader, 0) == unix.EPERM
+	unix.Kill(-t.leader, unix.SIGCONT)
 }
 
 // signalDistant signals a descendant that is not a child, and whose pid could
@@ -166,14 +224,15 @@ func (t *tree) signalDistant(pid int, sig syscall.Signal) {
 	unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
 }
 
-// descendants lists what is alive in the tree.
-func (t *tree) descendants() []process {
+// descendants lists what is alive in the tree. It stops looking at the given
+// time, since a tree that forks without end also slows down who looks at it.
+func (t *tree) descendants(until time.Time) []process {
 	var found []process
 	seen := map[int]bool{}
 	var walk func(pid int)
 	walk = func(pid int) {
 		for _, child := range childrenOf(pid) {
-			if seen[child] || pid == t.self && t.isForeign(child) {
+			if seen[child] || time.Now().After(until) || pid == t.self && t.isForeign(child) {
 				continue
 			}
 			seen[child] = true
@@ -233,11 +292,17 @@ func forkLeader(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) 
 func childrenOf(pid int) []int {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
 	main, err := readProc(dir + strconv.Itoa(pid) + "/children")
-	if err == nil && pid == os.Getpid() { // only the first thread forks, see init
-		return parsePIDs(main)
-	}
 	if err == unix.ENOENT && pid == os.Getpid() || testOnlyNoChildrenFile {
 		return childrenByScan(pid) // a kernel without CONFIG_PROC_CHILDREN
+	}
+	if err != nil {
+		return nil
+	}
+	if pid == os.Getpid() { // only the first thread forks, see init
+		return parsePIDs(main)
+	}
+	if p, err := readProcess(pid); err != nil || p.threads == 1 {
+		return parsePIDs(main)
 	}
 	tasks, err := os.ReadDir(dir)
 	if err != nil {
@@ -247,8 +312,6 @@ func childrenOf(pid int) []int {
 	for _, task := range tasks {
 		if list, err := readProc(dir + task.Name() + "/children"); err == nil {
 			pids = append(pids, parsePIDs(list)...)
-		} else if _, err := os.Stat(dir + task.Name()); err == nil {
-			return childrenByScan(pid)
 		}
 	}
 	return pids
@@ -316,6 +379,7 @@ func readProcess(pid int) (process, error) {
 		ppid:    number(4),
 		group:   number(5),
 		session: number(6),
+		threads: number(20),
 		cpu:     time.Duration(number(14)+number(15)) * clockTick,
 	}, nil
 }

@@ -67,6 +67,9 @@ func (c *call) judgeStatus(v *verdict, o *outcome) {
 		v.line = "killed by SIGKILL, likely the container's memory limit, not one of pyplaypen's"
 	case sig == unix.SIGPIPE && (c.out.failure() != nil || c.err.failure() != nil || readerGone(1) || readerGone(2)):
 		// As in a shell's pipeline, no riddle.
+	case sig == unix.SIGSEGV && c.limits.value[memoryBytes] < execFloor:
+		v.reason, v.limit = "limit", memoryBytes.String()
+		v.line = fmt.Sprintf("killed by SIGSEGV: %s is too little to start it", c.limits.assignment(memoryBytes))
 	default:
 		v.line = "killed by " + signalName(sig)
 	}
@@ -75,6 +78,11 @@ func (c *call) judgeStatus(v *verdict, o *outcome) {
 		v.line = c.limits.assignment(id) + " exceeded"
 	}
 }
+
+// execFloor is an address space in which hardly any program starts: execve(2)
+// itself may fail where it can't return any more, which the kernel answers
+// with SIGSEGV.
+const execFloor = 1 << 20
 
 // cpuKill is the CPU time at which the kernel sends SIGKILL. What /proc tells
 // of a process is rounded down to clock ticks.
@@ -139,12 +147,17 @@ func (c *call) whyNotExecuted(name string, paths []string, errno syscall.Errno) 
 			return fmt.Sprintf("%s is too little to start it", c.limits.assignment(memoryBytes))
 		}
 	case syscall.ENOENT, syscall.ENOTDIR, syscall.EACCES:
+		searched := !strings.Contains(name, "/")
 		for _, path := range paths {
+			// A directory of PATH that can't be passed matters only if it has the program.
+			if _, err := os.Lstat(path); searched && err != nil {
+				continue
+			}
 			if why := c.inTheWay(path, errno); why != "" {
 				return why
 			}
 		}
-		if !strings.Contains(name, "/") && errno == syscall.ENOENT {
+		if searched {
 			return "not found on PATH"
 		}
 	}
