@@ -1,0 +1,228 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	// The supervisor starts this very binary as its child stage, which must not
+	// run the tests.
+	if len(os.Args) > 1 && (os.Args[1] == childStage || os.Args[1] == probeStage) {
+		os.Exit(mainCode())
+	}
+	testscript.Main(m, map[string]func(){"pyplaypen": main})
+}
+
+// mustRun turns every skip for a missing tool or privilege into a failure.
+var mustRun = os.Getenv("PYPLAYPEN_TEST_MUST_RUN") == "1"
+
+func skip(t testing.TB, why string) {
+	t.Helper()
+	if mustRun {
+		t.Fatal("skipped although nothing may be: " + why)
+	}
+	t.Skip(why)
+}
+
+func TestScript(t *testing.T) {
+	testscript.RunT(scriptT{t}, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		UpdateScripts:       os.Getenv("PYPLAYPEN_TEST_UPDATE") == "1",
+		Setup:               setupScript,
+		Condition:           condition,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   cmdExits,
+			"signal":  cmdSignal,
+			"waitfor": cmdWaitFor,
+			"gone":    cmdGone,
+			"alive":   cmdAlive,
+			"owner":   cmdOwner,
+			"chown":   cmdChown,
+			"mkfifo":  cmdMkfifo,
+		},
+	})
+}
+
+// scriptT is a testing.T whose Skip fails under mustRun.
+type scriptT struct{ *testing.T }
+
+func (t scriptT) Run(name string, f func(testscript.T)) {
+	t.T.Run(name, func(t *testing.T) { f(scriptT{t}) })
+}
+
+func (t scriptT) Skip(args ...any) {
+	if mustRun {
+		t.T.Fatal(append([]any{"skipped although nothing may be: "}, args...)...)
+	}
+	t.T.Skip(args...)
+}
+
+func (t scriptT) Verbose() bool { return testing.Verbose() }
+
+// setupScript opens the directories that testscript makes 0700: the uid that
+// root drops to must reach the program and its files. Limits and switches of
+// the developer's own environment stay out of the tests.
+func setupScript(env *testscript.Env) error {
+	path, _, _ := strings.Cut(env.Getenv("PATH"), string(os.PathListSeparator))
+	for _, dir := range []string{env.WorkDir, path} {
+		for ; dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
+			if st, err := os.Stat(dir); err != nil || st.Mode().Perm()&0o055 == 0o055 {
+				continue
+			}
+			if err := os.Chmod(dir, 0o755); err != nil {
+				return err
+			}
+		}
+	}
+	env.Setenv("PATH", path+":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+	env.Setenv("TMPDIR", "/tmp")
+	env.Setenv("UID", strconv.Itoa(os.Getuid()))
+	return nil
+}
+
+func condition(name string) (bool, error) {
+	switch name {
+	case "root":
+		ok, _ := canDrop(defaultChildUID)
+		return ok, nil
+	case "userns":
+		return userNamespaceWorks(), nil
+	}
+	return false, fmt.Errorf("unknown condition %q", name)
+}
+
+// exits N cmd...: the command exits with code N, exactly.
+func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits N cmd...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		if got = exit.ExitCode(); got < 0 {
+			ts.Fatalf("killed by %v", exit.Sys().(syscall.WaitStatus).Signal())
+		}
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// signal NAME: sends the signal to every command in the background.
+func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: signal NAME")
+	}
+	sig := unix.SignalNum("SIG" + args[0])
+	if sig == 0 {
+		ts.Fatalf("no signal SIG%s", args[0])
+	}
+	for _, cmd := range ts.BackgroundCmds() {
+		ts.Check(cmd.Process.Signal(sig))
+	}
+}
+
+const patience = 30 * time.Second
+
+// waitfor FILE: until the file is there and not empty.
+func cmdWaitFor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitfor FILE")
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		if st, err := os.Stat(ts.MkAbs(args[0])); err == nil && st.Size() > 0 {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%s did not appear", args[0])
+		}
+	}
+}
+
+// processRuns reports whether the process whose pid stands in the file runs.
+func processRuns(ts *testscript.TestScript, file string) bool {
+	pid := strings.TrimSpace(ts.ReadFile(file))
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return rest != "" && rest[0] != 'Z' && rest[0] != 'X'
+}
+
+// gone FILE...: none of the processes whose pids stand in the files runs, now.
+func cmdGone(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: gone FILE...")
+	}
+	for _, file := range args {
+		if processRuns(ts, file) {
+			ts.Fatalf("the process of %s still runs", file)
+		}
+	}
+}
+
+// alive FILE...: all of the processes whose pids stand in the files run.
+func cmdAlive(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: alive FILE...")
+	}
+	for _, file := range args {
+		if !processRuns(ts, file) {
+			ts.Fatalf("the process of %s does not run", file)
+		}
+	}
+}
+
+// owner UID FILE...: the files belong to the uid.
+func cmdOwner(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: owner UID FILE...")
+	}
+	for _, file := range args[1:] {
+		var st unix.Stat_t
+		ts.Check(unix.Lstat(ts.MkAbs(file), &st))
+		if strconv.Itoa(int(st.Uid)) != args[0] {
+			ts.Fatalf("%s belongs to %d, want %s", file, st.Uid, args[0])
+		}
+	}
+}
+
+// chown UID FILE...: as root.
+func cmdChown(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: chown UID FILE...")
+	}
+	uid, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	for _, file := range args[1:] {
+		ts.Check(os.Lchown(ts.MkAbs(file), uid, uid))
+	}
+}
+
+// mkfifo FILE
+func cmdMkfifo(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: mkfifo FILE")
+	}
+	ts.Check(unix.Mkfifo(ts.MkAbs(args[0]), 0o666))
+}
