@@ -92,22 +92,18 @@ func newCall(f *callFlags, forExec bool, start time.Time) (*call, error) {
 // chooseIdentity decides as whom the target runs, and what that means for
 // process_count.
 func (c *call) chooseIdentity(uid int) error {
-	bound := processBound{}
-	ok, why := canDrop(uid)
-	if ok {
-		c.uid, bound.root = uid, true
+	root, why := canDrop(uid)
+	if root {
+		c.uid = uid
 	} else if why != "" {
 		c.notices = append(c.notices, fmt.Sprintf("uid 0 %s: running as a plain user does, without a uid drop", why))
 	}
 	requested := c.limits.requested[processCount]
-	if !bound.root && processCountWorks {
-		bound.cap = readPidsCap("/")
-		bound.userNamespace = requested && userNamespaceWorks()
-		c.userNS = bound.userNamespace
-	}
+	bound := findProcessBound(root, requested)
+	c.userNS = bound.userNamespace
 	c.processes = bound.enforcement()
 	values := enforcements(c.processes)
-	if err := refuseUnsupported(c.limits, values); err != nil {
+	if err := refuseRequested(c.limits, values); err != nil {
 		return err
 	}
 	switch {

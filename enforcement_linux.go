@@ -84,6 +84,11 @@ func userNamespaceLikely() bool {
 	if errno != syscall.EINVAL {
 		return false
 	}
+	// Nor can a uid 0 that is the machine's be mapped without CAP_SETFCAP, and
+	// RLIMIT_NPROC does not bind it anyway.
+	if text, err := readProc("/proc/self/uid_map"); os.Geteuid() == 0 && err == nil && mapsRoot(string(text)) {
+		return false
+	}
 	for file, works := range map[string]func(int) bool{
 		"user/max_user_namespaces":                     func(n int) bool { return n > 0 },
 		"kernel/unprivileged_userns_clone":             func(n int) bool { return n != 0 },
@@ -95,4 +100,14 @@ func userNamespaceLikely() bool {
 		}
 	}
 	return true
+}
+
+// mapsRoot reports whether uid 0 stands for uid 0 of the parent user namespace.
+func mapsRoot(uidMap string) bool {
+	for line := range strings.Lines(uidMap) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "0" {
+			return f[1] == "0"
+		}
+	}
+	return false
 }

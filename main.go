@@ -39,7 +39,8 @@ func mainCode() int {
 type cli struct {
 	Version kong.VersionFlag `help:"Print the version."`
 
-	Run runCmd `cmd:"" help:"Bound a command: pyplaypen run [flags] -- argv..."`
+	Run         runCmd         `cmd:"" help:"Bound a command: pyplaypen run [flags] -- argv..."`
+	Enforcement enforcementCmd `cmd:"" help:"Say, limit by limit, what enforces it on this machine."`
 }
 
 // command parses the words behind the program's name, carries them out, and
@@ -78,6 +79,8 @@ func command(args []string) (int, error) {
 			return 0, usageError("run: no command behind --")
 		}
 		return flags.Run.run(target, start)
+	case "enforcement":
+		return flags.Enforcement.run()
 	}
 	return 0, usageError("no command")
 }

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// program copies this test binary to where every uid can run it, under the name
+// that makes it act as pyplaypen.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("/tmp", "pyplaypen-program-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return "", err
+	}
+	defer self.Close()
+	copied, err := os.OpenFile(filepath.Join(dir, "pyplaypen"), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(copied, self)
+	return copied.Name(), errors.Join(err, copied.Close())
+})
+
+// A shape is a way in which pyplaypen may find itself deployed. Its wrap turns
+// a command into one that runs so.
+type shape struct {
+	name     string
+	forRoot  bool // the test must be root to make it
+	expected enforcement
+	max      int64 // of the pids cap, for enforcedByContainer
+	wrap     func(t *testing.T, argv []string) *exec.Cmd
+}
+
+func plainCommand(argv []string) *exec.Cmd { return exec.Command(argv[0], argv[1:]...) }
+
+// asUser drops to uid 1000, if it is not a plain user already.
+func asUser(argv []string) []string {
+	if os.Geteuid() != 0 {
+		return argv
+	}
+	return append([]string{"setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"}, argv...)
+}
+
+// withoutUserNamespaces runs argv where no further user namespace can be made:
+// in one whose own sysctl forbids it. All ids are mapped to themselves.
+func withoutUserNamespaces(argv []string) *exec.Cmd {
+	script := `echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"`
+	cmd := plainCommand(append([]string{"sh", "-c", script, "sh"}, argv...))
+	all := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 65536}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true}
+	return cmd
+}
+
+// inCgroup has argv start in a cgroup with the pids cap, and below it as many
+// more without one as depth says.
+func inCgroup(t *testing.T, max int64, depth int, argv []string) []string {
+	t.Helper()
+	mount := pidsHierarchy(t)
+	dir := filepath.Join(mount, fmt.Sprintf("pyplaypen-test-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-")))
+	top := dir
+	for range depth + 1 {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			skip(t, "no cgroup can be made: "+err.Error())
+		}
+		defer func(dir string) { t.Cleanup(func() { os.Remove(dir) }) }(dir)
+		dir = filepath.Join(dir, "nested")
+	}
+	if err := os.WriteFile(filepath.Join(top, "pids.max"), []byte(strconv.FormatInt(max, 10)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return append([]string{"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, filepath.Dir(dir)}, argv...)
+}
+
+// pidsHierarchy finds where this machine's pids controller is.
+func pidsHierarchy(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		mount, kind, _ := strings.Cut(line, " - ")
+		f := strings.Fields(mount)
+		k := strings.Fields(kind)
+		switch {
+		case k[0] == "cgroup" && slices.Contains(strings.Split(k[2], ","), "pids"):
+			return f[4]
+		case k[0] == "cgroup2":
+			controllers, _ := os.ReadFile(filepath.Join(f[4], "cgroup.subtree_control"))
+			if slices.Contains(strings.Fields(string(controllers)), "pids") {
+				return f[4]
+			}
+		}
+	}
+	skip(t, "no pids controller on this machine")
+	return ""
+}
+
+var shapes = []shape{
+	{"root", true, enforcedPerUser, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(argv) }},
+	{"user", false, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(asUser(argv)) }},
+	{"user without namespaces", true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		return withoutUserNamespaces(asUser(argv))
+	}},
+	{"user with a pids cap", true, enforcedByContainer, 40, func(t *testing.T, argv []string) *exec.Cmd {
+		cmd := withoutUserNamespaces(asUser(argv))
+		cmd.Args = inCgroup(t, 40, 0, cmd.Args)
+		cmd.Path = "/bin/sh"
+		return cmd
+	}},
+	{"user with a pids cap on a parent", true, enforcedByContainer, 41, func(t *testing.T, argv []string) *exec.Cmd {
+		cmd := withoutUserNamespaces(asUser(argv))
+		cmd.Args = inCgroup(t, 41, 2, cmd.Args)
+		cmd.Path = "/bin/sh"
+		return cmd
+	}},
+	{"user with namespaces and a pids cap", true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		return plainCommand(inCgroup(t, 40, 0, asUser(argv)))
+	}},
+	{"nested in root's call", true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		return plainCommand(nested(argv))
+	}},
+	{"nested in a user's call", false, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		return plainCommand(asUser(nested(argv)))
+	}},
+	{"uid 0 without capabilities", true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		return plainCommand(append([]string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, argv...))
+	}},
+	{"uid 0 without capabilities with a pids cap", true, enforcedByContainer, 42, func(t *testing.T, argv []string) *exec.Cmd {
+		return plainCommand(inCgroup(t, 42, 0, append([]string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, argv...)))
+	}},
+	{"uid 0 of a user's namespace", false, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		return plainCommand(asUser(append([]string{"unshare", "-r"}, argv...)))
+	}},
+}
+
+// nested wraps argv in an outer call that leaves room for the threads of the
+// inner pyplaypen.
+func nested(argv []string) []string {
+	path, _ := program()
+	return append([]string{path, "run", "--child-uid", "48211", "--limit", "process_count=100", "--limit", "memory_bytes=1TiB", "--"}, argv...)
+}
+
+// forkCounter prints how many processes it could have at once, itself included.
+const forkCounter = `
+import os, signal
+n = 1
+while n < 60:
+    try:
+        if os.fork() == 0:
+            signal.pause()
+    except BlockingIOError:
+        break
+    n += 1
+print(n)
+`
+
+// TestProcessCountShapes proves each value of process_count: what enforcement
+// prints, and that the limit binds, or that it is refused.
+func TestProcessCountShapes(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range shapes {
+		t.Run(s.name, func(t *testing.T) {
+			if s.forRoot && os.Geteuid() != 0 {
+				return // the run as root covers it
+			}
+			ask := func(argv ...string) (string, string, int) {
+				t.Helper()
+				cmd := s.wrap(t, append([]string{path}, argv...))
+				cmd.Dir = "/tmp"
+				var stdout, stderr strings.Builder
+				cmd.Stdout, cmd.Stderr = &stdout, &stderr
+				err := cmd.Run()
+				var exit *exec.ExitError
+				if err != nil && !errors.As(err, &exit) {
+					t.Fatal(err)
+				}
+				return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
+			}
+			stdout, stderr, _ := ask("enforcement")
+			if !strings.Contains(stdout, "\nprocess_count: "+string(s.expected)+"\n") {
+				t.Errorf("enforcement printed %q, want process_count: %s; stderr %q", stdout, s.expected, stderr)
+			}
+			_, _, code := ask("enforcement", "--check", "process_count")
+			if want := map[bool]int{true: 1, false: 0}[s.expected == unsupported]; code != want {
+				t.Errorf("enforcement --check exits %d, want %d", code, want)
+			}
+			stdout, _, _ = ask("enforcement", "--json")
+			var object map[string]enforcementEntry
+			if err := json.Unmarshal([]byte(stdout), &object); err != nil {
+				t.Fatalf("enforcement --json: %v in %q", err, stdout)
+			}
+			entry := object["process_count"]
+			wantNumber := json.Number("16")
+			switch s.expected {
+			case unsupported:
+				wantNumber = ""
+			case enforcedByContainer:
+				wantNumber = json.Number(strconv.FormatInt(s.max, 10))
+			}
+			if entry.Value != s.expected || entry.Effective != wantNumber || entry.Default != "16" {
+				t.Errorf("enforcement --json says %+v, want value %s and effective %q", entry, s.expected, wantNumber)
+			}
+
+			run := []string{"run", "--limit", "memory_bytes=1TiB", "--child-uid", "48210", "--limit", "process_count=9", "--", "python3", "-c", forkCounter}
+			stdout, stderr, code = ask(run...)
+			switch s.expected {
+			case unsupported:
+				if code != exitUsage || stdout != "" || !strings.Contains(stderr, "process_count=9: nothing enforces this limit here; put a pids cap on the container, run as root so that each call drops to its own UID, or drop the flag (see pyplaypen enforcement)") {
+					t.Errorf("requested and unsupported: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+				}
+			case enforcedByContainer:
+				if n, _ := strconv.Atoi(strings.TrimSpace(stdout)); n <= 9 || int64(n) >= s.max {
+					t.Errorf("%q processes under a cap of %d; stderr %q", stdout, s.max, stderr)
+				}
+				if notice := fmt.Sprintf("process_count=9 is bounded only by the container's cap of %d processes", s.max); !strings.Contains(stderr, notice) {
+					t.Errorf("stderr %q lacks %q", stderr, notice)
+				}
+			default:
+				if stdout != "9\n" || code != 0 {
+					t.Errorf("%q processes under process_count=9, exit code %d, stderr %q", stdout, code, stderr)
+				}
+			}
+
+			stdout, stderr, code = ask("run", "--limit", "memory_bytes=1TiB", "--child-uid", "48210", "--", "python3", "-c", forkCounter)
+			notice := ""
+			switch s.expected {
+			case unsupported:
+				notice = "pyplaypen: not enforced here: process_count\n"
+			case enforcedPerCall:
+				if object := s.name; object != "user with namespaces and a pids cap" {
+					notice = "pyplaypen: not enforced unless requested: process_count\n"
+				}
+			}
+			if notice == "" == strings.Contains(stderr, "not enforced") || !strings.Contains(stderr, notice) {
+				t.Errorf("at the default: stderr %q, want the notice %q", stderr, notice)
+			}
+			if n, _ := strconv.Atoi(strings.TrimSpace(stdout)); code != 0 || (s.expected == enforcedPerUser) != (n == 16) {
+				t.Errorf("at the default: %d processes, exit code %d", n, code)
+			}
+		})
+	}
+}
