@@ -72,23 +72,30 @@ func withoutUserNamespaces(argv []string) *exec.Cmd {
 }
 
 // inCgroup has argv start in a cgroup with the pids cap, and below it as many
-// more without one as depth says.
-func inCgroup(t *testing.T, max int64, depth int, argv []string) []string {
+// more without one as depth says. The mode of the first may hide it from the user.
+func inCgroup(t *testing.T, max int64, depth int, mode os.FileMode, argv []string) []string {
 	t.Helper()
-	mount := pidsHierarchy(t)
-	dir := filepath.Join(mount, fmt.Sprintf("pyplaypen-test-%d-%s", os.Getpid(), strings.ReplaceAll(t.Name(), "/", "-")))
-	top := dir
-	for range depth + 1 {
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			skip(t, "no cgroup can be made: "+err.Error())
-		}
-		defer func(dir string) { t.Cleanup(func() { os.Remove(dir) }) }(dir)
+	top, err := os.MkdirTemp(pidsHierarchy(t), "pyplaypen-test-")
+	if err != nil {
+		skip(t, "no cgroup can be made: "+err.Error())
+	}
+	t.Cleanup(func() { os.Remove(top) })
+	if err := os.Chmod(top, mode); err != nil {
+		t.Fatal(err)
+	}
+	dir := top
+	for range depth {
 		dir = filepath.Join(dir, "nested")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		made := dir
+		t.Cleanup(func() { os.Remove(made) })
 	}
 	if err := os.WriteFile(filepath.Join(top, "pids.max"), []byte(strconv.FormatInt(max, 10)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	return append([]string{"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, filepath.Dir(dir)}, argv...)
+	return append([]string{"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, dir}, argv...)
 }
 
 // pidsHierarchy finds where this machine's pids controller is.
@@ -124,18 +131,24 @@ var shapes = []shape{
 	}},
 	{"user with a pids cap", true, enforcedByContainer, 40, func(t *testing.T, argv []string) *exec.Cmd {
 		cmd := withoutUserNamespaces(asUser(argv))
-		cmd.Args = inCgroup(t, 40, 0, cmd.Args)
+		cmd.Args = inCgroup(t, 40, 0, 0o755, cmd.Args)
 		cmd.Path = "/bin/sh"
 		return cmd
 	}},
 	{"user with a pids cap on a parent", true, enforcedByContainer, 41, func(t *testing.T, argv []string) *exec.Cmd {
 		cmd := withoutUserNamespaces(asUser(argv))
-		cmd.Args = inCgroup(t, 41, 2, cmd.Args)
+		cmd.Args = inCgroup(t, 41, 2, 0o755, cmd.Args)
+		cmd.Path = "/bin/sh"
+		return cmd
+	}},
+	{"user with a pids cap that it can't read", true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		cmd := withoutUserNamespaces(asUser(argv))
+		cmd.Args = inCgroup(t, 43, 0, 0o700, cmd.Args)
 		cmd.Path = "/bin/sh"
 		return cmd
 	}},
 	{"user with namespaces and a pids cap", true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
-		return plainCommand(inCgroup(t, 40, 0, asUser(argv)))
+		return plainCommand(inCgroup(t, 40, 0, 0o755, asUser(argv)))
 	}},
 	{"nested in root's call", true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(nested(argv))
@@ -147,7 +160,7 @@ var shapes = []shape{
 		return plainCommand(append([]string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, argv...))
 	}},
 	{"uid 0 without capabilities with a pids cap", true, enforcedByContainer, 42, func(t *testing.T, argv []string) *exec.Cmd {
-		return plainCommand(inCgroup(t, 42, 0, append([]string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, argv...)))
+		return plainCommand(inCgroup(t, 42, 0, 0o755, append([]string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, argv...)))
 	}},
 	{"uid 0 of a user's namespace", false, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(asUser(append([]string{"unshare", "-r"}, argv...)))
@@ -204,6 +217,9 @@ func TestProcessCountShapes(t *testing.T) {
 			if !strings.Contains(stdout, "\nprocess_count: "+string(s.expected)+"\n") {
 				t.Errorf("enforcement printed %q, want process_count: %s; stderr %q", stdout, s.expected, stderr)
 			}
+			if says := strings.Contains(stderr, "a pids cap may hold but could not be read: "); says != (s.name == "user with a pids cap that it can't read") {
+				t.Errorf("enforcement said on stderr: %q", stderr)
+			}
 			_, _, code := ask("enforcement", "--check", "process_count")
 			if want := map[bool]int{true: 1, false: 0}[s.expected == unsupported]; code != want {
 				t.Errorf("enforcement --check exits %d, want %d", code, want)
@@ -251,7 +267,7 @@ func TestProcessCountShapes(t *testing.T) {
 			case unsupported:
 				notice = "pyplaypen: not enforced here: process_count\n"
 			case enforcedPerCall:
-				if object := s.name; object != "user with namespaces and a pids cap" {
+				if s.name != "user with namespaces and a pids cap" {
 					notice = "pyplaypen: not enforced unless requested: process_count\n"
 				}
 			}
