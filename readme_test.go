@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// section returns the text of README.md below a heading.
+func section(t *testing.T, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, ok := strings.Cut(string(text), "\n## "+heading+"\n")
+	if !ok {
+		t.Fatalf("README.md has no section %q", heading)
+	}
+	body, _, _ := strings.Cut(after, "\n## ")
+	return body
+}
+
+// TestReadmeExamples runs every command of README.md that begins with "$ " and
+// compares what it prints, on both streams, with what stands below it. A line
+// "[exit code N]" stands for a code that is not 0.
+func TestReadmeExamples(t *testing.T) {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := 0
+	for i, block := range strings.Split(string(text), "```console\n") {
+		if i == 0 {
+			continue
+		}
+		block, _, _ = strings.Cut(block, "```\n")
+		for _, example := range strings.Split("\n"+block, "\n$ ")[1:] {
+			examples++
+			command, want, _ := strings.Cut(example, "\n")
+			if want != "" && !strings.HasSuffix(want, "\n") {
+				want += "\n"
+			}
+			t.Run(command, func(t *testing.T) {
+				t.Parallel()
+				if got := runExample(t, filepath.Dir(path), command); got != want {
+					t.Errorf("%s\nprints:\n%s\nREADME says:\n%s", command, got, want)
+				}
+			})
+		}
+	}
+	if examples < 10 {
+		t.Errorf("only %d examples found", examples)
+	}
+}
+
+func runExample(t *testing.T, programDir, command string) string {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", command)
+	cmd.Dir = openTempDir(t)
+	cmd.Env = []string{"PATH=" + programDir + ":/usr/local/bin:/usr/bin:/bin", "PYPLAYPEN_QUIET=1", "LANG=C.UTF-8"}
+	out, err := cmd.CombinedOutput()
+	text := string(out)
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		text += fmt.Sprintf("[exit code %d]\n", exit.ExitCode())
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// openTempDir is a t.TempDir that other uids can reach.
+func openTempDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	for d := dir; d != filepath.Clean(os.TempDir()) && d != "/"; d = filepath.Dir(d) {
+		os.Chmod(d, 0o755)
+	}
+	return dir
+}
+
+// TestReadmeQuickStart runs the README's two commands on a copy of what git
+// tracks, or of the whole tree where there is no git.
+func TestReadmeQuickStart(t *testing.T) {
+	if os.Getenv("PYPLAYPEN_TEST_QUICK_START") != "" {
+		return // this is the second command, run by this test
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		skip(t, "no go on PATH")
+	}
+	_, after, _ := strings.Cut(section(t, "Two commands"), "```sh\n")
+	block, _, _ := strings.Cut(after, "```\n")
+	commands := strings.Split(strings.TrimSpace(block), "\n")
+	if len(commands) != 2 {
+		t.Fatalf("README.md has %d commands, want 2: %q", len(commands), commands)
+	}
+	dir := openTempDir(t)
+	if out, err := exec.Command("cp", "-R", ".", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	run := func(command string) string {
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir = dir
+		// Only one small test of the second command: all of them run around this one.
+		cmd.Env = append(os.Environ(), "PYPLAYPEN_TEST_QUICK_START=1", "GOFLAGS=-run=TestReadmeLimits")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("%s: %v\n%s%s", command, err, out, stderr.String())
+		}
+		return string(out)
+	}
+	if got := run(strings.Replace(commands[0], "go run", "GOFLAGS= go run", 1)); got != "42\n" {
+		t.Errorf("%s prints %q", commands[0], got)
+	}
+	if got := run(commands[1]); !strings.Contains(got, "ok  \tpyplaypen") {
+		t.Errorf("%s prints %q", commands[1], got)
+	}
+}
+
+// TestReadmeLimits holds the README's table against the one in limits.go.
+func TestReadmeLimits(t *testing.T) {
+	var want strings.Builder
+	want.WriteString("| name | kind | default | bounds |\n| --- | --- | --- | --- |\n")
+	for id, info := range limitTable {
+		fmt.Fprintf(&want, "| %s | %s | %s | %s |\n", info.name, info.kind, limitText(limitID(id), info.value), info.help)
+	}
+	if !strings.Contains(section(t, "Limits"), want.String()) {
+		t.Errorf("README.md's table of limits should be:\n%s", want.String())
+	}
+}
+
+// TestReadmeShapes demands that the README's table of deployments has each
+// value that TestProcessCountShapes proves.
+func TestReadmeEnforcementValues(t *testing.T) {
+	text := section(t, "What is enforced where")
+	for _, e := range enforcements(unsupported) {
+		if e != enforcedPostRun && !strings.Contains(text, string(e)) {
+			t.Errorf("README.md does not explain %s", e)
+		}
+	}
+}
