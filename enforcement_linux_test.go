@@ -4,42 +4,17 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
-
-// program copies this test binary to where every uid can run it, under the name
-// that makes it act as pyplaypen.
-var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("/tmp", "pyplaypen-program-")
-	if err != nil {
-		return "", err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		return "", err
-	}
-	self, err := os.Open("/proc/self/exe")
-	if err != nil {
-		return "", err
-	}
-	defer self.Close()
-	copied, err := os.OpenFile(filepath.Join(dir, "pyplaypen"), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
-	if err != nil {
-		return "", err
-	}
-	_, err = io.Copy(copied, self)
-	return copied.Name(), errors.Join(err, copied.Close())
-})
 
 // A shape is a way in which pyplaypen may find itself deployed. Its wrap turns
 // a command into one that runs so.

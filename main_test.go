@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -24,6 +26,33 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(m, map[string]func(){"pyplaypen": main})
 }
+
+// program copies this test binary to where every uid can run it, under the name
+// that makes it act as pyplaypen.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("/tmp", "pyplaypen-program-")
+	if err != nil {
+		return "", err
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return "", err
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	self, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer self.Close()
+	copied, err := os.OpenFile(filepath.Join(dir, "pyplaypen"), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o755)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(copied, self)
+	return copied.Name(), errors.Join(err, copied.Close())
+})
 
 // mustRun turns every skip for a missing tool or privilege into a failure.
 var mustRun = os.Getenv("PYPLAYPEN_TEST_MUST_RUN") == "1"

@@ -19,10 +19,7 @@ type tree struct {
 	deniedAlive  int
 }
 
-type process struct {
-	pid  int
-	name string
-}
+type process struct{ pid int }
 
 func (p process) String() string { return fmt.Sprintf("process group (leader pid %d)", p.pid) }
 
