@@ -105,6 +105,11 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 	j := r.newJob(argv, stdin)
 	j.spec.passFDs = r.flags.PassFD
 	j.spec.rlimits = r.rlimits(0)
+	if r.uid >= 0 {
+		for _, fd := range append([]int{stdin, out, errFD}, r.flags.PassFD...) {
+			allowReopen(fd)
+		}
+	}
 	o := r.sup.run(j, out, errFD)
 	r.stdout.close()
 	r.stderr.close()
