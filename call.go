@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +20,7 @@ type callFlags struct {
 	ChildUID   string   `name:"child-uid" default:"65534" placeholder:"N" help:"As root: the uid and gid that the call drops to (default 65534)."`
 	KillAfter  string   `default:"1" placeholder:"SECONDS" help:"Grace between SIGTERM and SIGKILL at teardown (default 1)."`
 	RequestID  string   `name:"request-id" placeholder:"ID" help:"Name of this call in the audit record: 1 to 128 of [A-Za-z0-9._-], not starting with a dot (default random)."`
-	AuditFile  string   `placeholder:"PATH" env:"PYPLAYPEN_AUDIT_FILE" help:"Append one audit record as a line of JSON ($$PYPLAYPEN_AUDIT_FILE)."`
+	AuditFile  string   `placeholder:"PATH" env:"PYPLAYPEN_AUDIT_FILE" help:"Append one audit record as a line of JSON."`
 	AuditExtra string   `placeholder:"JSON" help:"A JSON object to copy into the audit record."`
 }
 
@@ -298,7 +299,7 @@ func validRequestID(id string) bool {
 // jsonObject checks that text is one JSON object.
 func jsonObject(text string) (json.RawMessage, error) {
 	var object map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil || !utf8.ValidString(text) {
 		return nil, fmt.Errorf("want a JSON object")
 	}
 	return json.RawMessage(text), nil
