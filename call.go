@@ -178,12 +178,15 @@ func (c *call) rlimits(fileExtra int64) []rlim {
 // whatever comes after is undone. Close must follow, also after an error.
 func (c *call) open(f *callFlags, restoreOwnership bool) error {
 	sup, err := newSupervisor()
-	if err != nil {
-		return cannotRun("%w", err)
+	wake := func() {}
+	if err == nil {
+		c.sup, wake = sup, sup.wake
 	}
-	c.sup = sup
-	c.out, c.err = newSink(1, sup.wake), newSink(2, sup.wake)
+	c.out, c.err = newSink(1, wake), newSink(2, wake)
 	c.console = newConsole(c.err)
+	if err != nil {
+		return err
+	}
 	for _, n := range c.notices {
 		c.console.notice("%s", n)
 	}
