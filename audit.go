@@ -88,6 +88,9 @@ func (c *call) record(event string, o *outcome, v verdict, stdout, stderr *captu
 		"cpu_ms":           (o.usage.Utime.Nano() + o.usage.Stime.Nano()) / int64(time.Millisecond),
 		"max_rss_bytes":    maxRSS(o.usage),
 		"leftovers":        len(o.leftovers),
+		"artifact_count":   0,
+		"artifact_bytes":   0,
+		"artifact_hashes":  []any{},
 		"audit_extra":      c.audit.extra,
 	}
 	if v.limit != "" {
@@ -124,13 +127,15 @@ func (c *call) writeAudit(record map[string]any) {
 	}
 }
 
-// marshalLine encodes v as one line of JSON, without the escapes that only HTML needs.
+// marshalLine encodes v as one line of JSON, without the escapes that only HTML
+// needs, and with DEL escaped: the one control character that JSON leaves as it
+// is, and that oneLine would write in a way that JSON does not know.
 func marshalLine(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	err := e.Encode(v)
-	return b.Bytes(), err
+	return bytes.ReplaceAll(b.Bytes(), []byte("\x7f"), []byte(`\u007f`)), err
 }
 
 // argvDigest is the SHA-256 of the arguments, each followed by a NUL byte, as

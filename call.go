@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,7 +20,7 @@ type callFlags struct {
 	ChildUID   string   `name:"child-uid" default:"65534" placeholder:"N" help:"As root: the uid and gid that the call drops to (default 65534)."`
 	KillAfter  string   `default:"1" placeholder:"SECONDS" help:"Grace between SIGTERM and SIGKILL at teardown (default 1)."`
 	RequestID  string   `name:"request-id" placeholder:"ID" help:"Name of this call in the audit record: 1 to 128 of [A-Za-z0-9._-], not starting with a dot (default random)."`
-	AuditFile  string   `placeholder:"PATH" env:"PYPLAYPEN_AUDIT_FILE" help:"Append one audit record as a line of JSON ($$PYPLAYPEN_AUDIT_FILE)."`
+	AuditFile  string   `placeholder:"PATH" env:"PYPLAYPEN_AUDIT_FILE" help:"Append one audit record as a line of JSON."`
 	AuditExtra string   `placeholder:"JSON" help:"A JSON object to copy into the audit record."`
 }
 
@@ -173,12 +174,15 @@ func (c *call) rlimits(fileExtra int64) []rlim {
 // whatever comes after is undone. Close must follow, also after an error.
 func (c *call) open(f *callFlags, restoreOwnership bool) error {
 	sup, err := newSupervisor()
-	if err != nil {
-		return cannotRun("%w", err)
+	wake := func() {}
+	if err == nil {
+		c.sup, wake = sup, sup.wake
 	}
-	c.sup = sup
-	c.out, c.err = newSink(1, sup.wake), newSink(2, sup.wake)
+	c.out, c.err = newSink(1, wake), newSink(2, wake)
 	c.console = newConsole(c.err)
+	if err != nil {
+		return err
+	}
 	for _, n := range c.notices {
 		c.console.notice("%s", n)
 	}
@@ -294,7 +298,7 @@ func validRequestID(id string) bool {
 // jsonObject checks that text is one JSON object.
 func jsonObject(text string) (json.RawMessage, error) {
 	var object map[string]json.RawMessage
-	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil || !utf8.ValidString(text) {
 		return nil, fmt.Errorf("want a JSON object")
 	}
 	return json.RawMessage(text), nil

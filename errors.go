@@ -24,7 +24,3 @@ func (e *exitError) Error() string { return e.line }
 func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...).Error()}
 }
-
-func cannotRun(format string, args ...any) error {
-	return &exitError{exitCannotRun, fmt.Errorf(format, args...).Error()}
-}

@@ -15,3 +15,6 @@ func openPinned(dir int, name string) (int, error) {
 }
 
 func chownPinned(fd, uid int) error { return unix.Fchown(fd, uid, -1) }
+
+// allowReopen has nothing to do where opening /dev/fd/N duplicates N.
+func allowReopen(int) {}

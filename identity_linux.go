@@ -71,3 +71,14 @@ func openPinned(dir int, name string) (int, error) {
 func chownPinned(fd, uid int) error {
 	return unix.Fchownat(fd, "", uid, -1, unix.AT_EMPTY_PATH)
 }
+
+// allowReopen lets another uid open a pipe that it holds once more, as
+// /dev/stderr or /dev/fd/63, for which Linux asks for the rights to the pipe's
+// own inode: its maker's, 0600. The way there, /proc/PID/fd, is open to the
+// holder alone. What is no pipe, or has a name, is left as it is.
+func allowReopen(fd int) {
+	var st unix.Statfs_t
+	if unix.Fstatfs(fd, &st) == nil && st.Type == unix.PIPEFS_MAGIC {
+		unix.Fchmod(fd, 0o666)
+	}
+}

@@ -212,7 +212,7 @@ func parseSeconds(text string) (int64, error) {
 	case err != nil:
 		return 0, errors.New("want a number of seconds")
 	case seconds > 0:
-		return max(1, int64(seconds*1e9)), nil
+		return max(1, int64(math.Round(seconds*1e9))), nil
 	}
 	return 0, nil
 }

@@ -38,14 +38,19 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := c.open(&f.callFlags, f.RestoreOwnership); err != nil {
-		return 0, err
+	r := runOutput{
+		call: c, flags: f,
+		stdout: &capture{limit: c.limits.value[stdoutBytes], hash: c.audit.newHash()},
+		stderr: &capture{limit: c.limits.value[stderrBytes], hash: c.audit.newHash()},
 	}
-	r := runOutput{call: c, flags: f}
-	o, err := r.supervise(argv)
+	err = c.open(&f.callFlags, f.RestoreOwnership)
+	var o *outcome
+	if err == nil {
+		o, err = r.supervise(argv)
+	}
 	c.close()
 	if err != nil {
-		return 0, err
+		o = &outcome{reason: reasonFailed, err: err}
 	}
 	return r.report(o, argv), nil
 }
@@ -93,18 +98,21 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 	if !r.flags.Stdin {
 		var err error
 		if stdin, err = emptyInput(); err != nil {
-			return nil, cannotRun("empty stdin: %w", err)
+			return nil, fmt.Errorf("empty stdin: %w", err)
 		}
 	}
-	r.stdout = &capture{limit: r.limits.value[stdoutBytes], hash: r.audit.newHash()}
-	r.stderr = &capture{limit: r.limits.value[stderrBytes], hash: r.audit.newHash()}
 	out, errFD, err := r.connect()
 	if err != nil {
-		return nil, cannotRun("%w", err)
+		return nil, err
 	}
 	j := r.newJob(argv, stdin)
 	j.spec.passFDs = r.flags.PassFD
 	j.spec.rlimits = r.rlimits(0)
+	if r.uid >= 0 {
+		for _, fd := range append([]int{stdin, out, errFD}, r.flags.PassFD...) {
+			allowReopen(fd)
+		}
+	}
 	o := r.sup.run(j, out, errFD)
 	r.stdout.close()
 	r.stderr.close()
