@@ -59,7 +59,7 @@ func (a *audit) newHash() hash.Hash {
 }
 
 // record builds what every event has in common.
-func (c *call) record(event string, o *outcome, v verdict, stdout, stderr *capture) map[string]any {
+func (c *call) record(event string, o *outcome, v verdict) map[string]any {
 	finished := time.Now()
 	effective, enforced := map[string]any{}, map[string]string{}
 	values := enforcements(c.processes)
@@ -96,7 +96,7 @@ func (c *call) record(event string, o *outcome, v verdict, stdout, stderr *captu
 	if v.limit != "" {
 		r["limit"] = v.limit
 	}
-	for name, s := range map[string]*capture{"stdout": stdout, "stderr": stderr} {
+	for name, s := range map[string]*capture{"stdout": c.stdout, "stderr": c.stderr} {
 		r[name+"_bytes"] = s.written
 		r[name+"_sha256"] = hex.EncodeToString(s.hash.Sum(nil))
 	}

@@ -37,6 +37,7 @@ type call struct {
 	processes enforcement // of process_count, for this call
 	notices   []string    // held until the call is known to start
 
+	streams
 	out, err *sink
 	console  *console
 	sup      *supervisor
@@ -83,6 +84,8 @@ func newCall(f *callFlags, forExec bool, start time.Time) (*call, error) {
 		return nil, err
 	}
 	c.lowerLimits()
+	c.stdout = &capture{limit: c.limits.value[stdoutBytes], hash: c.audit.newHash()}
+	c.stderr = &capture{limit: c.limits.value[stderrBytes], hash: c.audit.newHash()}
 	c.deadline = start.Add(c.limits.wall())
 	if c.deadline.Before(start) { // 292 years do not fit behind today
 		c.deadline = start.Add(math.MaxInt64 / 2)

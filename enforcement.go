@@ -159,7 +159,7 @@ func (f *enforcementCmd) run() (int, error) {
 	}
 	fmt.Fprintf(&b, "%s: %s\n", containerResources, enforcedByContainer)
 	if _, err := os.Stdout.WriteString(b.String()); err != nil {
-		return 0, cannotRun("%w", err)
+		return 0, &exitError{exitCannotRun, "write stdout: " + err.Error()}
 	}
 	if values[processCount] == unsupported && len(bound.cap.unreadable) > 0 {
 		fmt.Fprintln(os.Stderr, prefix+oneLine("a pids cap may hold but could not be read: "+strings.Join(bound.cap.unreadable, "; ")))

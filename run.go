@@ -5,7 +5,6 @@ import (
 	"path"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,11 +37,7 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	r := runOutput{
-		call: c, flags: f,
-		stdout: &capture{limit: c.limits.value[stdoutBytes], hash: c.audit.newHash()},
-		stderr: &capture{limit: c.limits.value[stderrBytes], hash: c.audit.newHash()},
-	}
+	r := runOutput{call: c, flags: f}
 	err = c.open(&f.callFlags, f.RestoreOwnership)
 	var o *outcome
 	if err == nil {
@@ -85,12 +80,10 @@ func readsProgramFromStdin(name string) bool {
 	return strings.HasPrefix(name, "python") || strings.HasPrefix(name, "pypy")
 }
 
-// A runOutput is what becomes of the streams of a run.
+// A runOutput is a run's call, with what becomes of its output.
 type runOutput struct {
 	*call
-	flags          *runCmd
-	stdout, stderr *capture
-	kept           [2][]byte // with --buffer and --json
+	flags *runCmd
 }
 
 func (r *runOutput) supervise(argv []string) (*outcome, error) {
@@ -101,57 +94,14 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 			return nil, fmt.Errorf("empty stdin: %w", err)
 		}
 	}
-	out, errFD, err := r.connect()
+	out, errFD, err := r.connect(r.flags.Buffer || r.flags.JSON, r.flags.MergeOutput)
 	if err != nil {
 		return nil, err
 	}
 	j := r.newJob(argv, stdin)
 	j.spec.passFDs = r.flags.PassFD
 	j.spec.rlimits = r.rlimits(0)
-	if r.uid >= 0 {
-		for _, fd := range append([]int{stdin, out, errFD}, r.flags.PassFD...) {
-			allowReopen(fd)
-		}
-	}
-	o := r.sup.run(j, out, errFD)
-	r.stdout.close()
-	r.stderr.close()
-	return o, nil
-}
-
-// connect makes the pipes for the target's stdout and stderr.
-func (r *runOutput) connect() (out, err int, e error) {
-	connectOne := func(c *capture, s *sink, kept *[]byte) (int, error) {
-		if r.flags.Buffer || r.flags.JSON {
-			c.emit = func(p []byte) { *kept = append(*kept, p...) }
-			return r.sup.addInlet(c.write, nil)
-		}
-		c.emit = s.put
-		return r.sup.addInlet(c.write, s)
-	}
-	if out, e = connectOne(r.stdout, r.out, &r.kept[0]); e != nil {
-		return -1, -1, e
-	}
-	if r.flags.MergeOutput {
-		r.stderr.emit = func([]byte) {}
-		return out, out, nil
-	}
-	err, e = connectOne(r.stderr, r.err, &r.kept[1])
-	return out, err, e
-}
-
-// emptyInput opens a stdin that is at its end.
-func emptyInput() (int, error) {
-	fd, err := unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err == nil {
-		return fd, nil
-	}
-	r, w, err := newPipe()
-	if err != nil {
-		return -1, err
-	}
-	unix.Close(w)
-	return r, nil
+	return r.runJob(j, out, errFD), nil
 }
 
 // report prints what is to be said after the end and returns the exit code.
@@ -165,33 +115,12 @@ func (r *runOutput) report(o *outcome, argv []string) int {
 		r.out.flush(r.deadline, finalGrace)
 		r.err.put(r.kept[1])
 	}
-	if o.started() {
-		if text := r.skippedNotice(o, argv); text != "" {
-			r.console.notice("%s", text)
-		}
-	}
-	for _, s := range []struct {
-		id limitID
-		*capture
-	}{{stdoutBytes, r.stdout}, {stderrBytes, r.stderr}} {
-		if n := s.dropped(); n > 0 {
-			r.console.notice("%s exceeded, %d bytes dropped", r.limits.assignment(s.id), n)
-		}
-	}
-	if v.line != "" {
-		r.console.line("%s", v.line)
-	}
-	if len(o.leftovers) > 0 {
-		r.console.notice("%s", leftoverNotice(o.leftovers))
-	}
-	if len(o.stuck) > 0 {
-		r.console.line("could not kill %s", firstFew(o.stuck))
-	}
+	r.explain(o, argv, v.line)
 	if r.audit != nil {
 		if r.id == "" {
 			r.id = randomHex(16)
 		}
-		record := r.record(eventProcess, o, v, r.stdout, r.stderr)
+		record := r.record(eventProcess, o, v)
 		record["argv_sha256"] = argvDigest(argv)
 		r.writeAudit(record)
 	}
@@ -210,12 +139,4 @@ func (r *runOutput) resultJSON(v verdict) []byte {
 		panic(fmt.Sprintf("encode result: %v", err))
 	}
 	return line
-}
-
-// validUTF8 replaces each byte that is no UTF-8 by U+FFFD.
-func validUTF8(p []byte) string {
-	if utf8.Valid(p) {
-		return string(p)
-	}
-	return string([]rune(string(p)))
 }
