@@ -48,9 +48,14 @@ type call struct {
 	env      []string
 }
 
+// A purpose is what a call is made for. Exec's calls enter a user namespace
+// where that is what bounds process_count, and do not start unless every limit
+// is enforced, or the user waives that.
+type purpose struct{ exec, warnOnly bool }
+
 // newCall checks everything that can be refused before anything starts. Its
 // errors are usage errors.
-func newCall(f *callFlags, forExec bool, start time.Time) (*call, error) {
+func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	c := &call{start: start, uid: -1, limits: defaultLimits()}
 	if err := c.limits.setList(os.Getenv("PYPLAYPEN_LIMITS")); err != nil {
 		return nil, usageError("%w", err)
@@ -60,7 +65,7 @@ func newCall(f *callFlags, forExec bool, start time.Time) (*call, error) {
 		if err != nil {
 			return nil, usageError("%w", err)
 		}
-		if limitTable[id].execOnly && !forExec {
+		if limitTable[id].execOnly && !why.exec {
 			return nil, usageError("limit %s: bounds exec only, run has nothing that it would bound", item)
 		}
 	}
@@ -80,7 +85,7 @@ func newCall(f *callFlags, forExec bool, start time.Time) (*call, error) {
 	if c.audit, err = newAudit(f.AuditFile, f.AuditExtra); err != nil {
 		return nil, err
 	}
-	if err := c.chooseIdentity(uid); err != nil {
+	if err := c.chooseIdentity(uid, why); err != nil {
 		return nil, err
 	}
 	c.lowerLimits()
@@ -95,19 +100,22 @@ func newCall(f *callFlags, forExec bool, start time.Time) (*call, error) {
 
 // chooseIdentity decides as whom the target runs, and what that means for
 // process_count.
-func (c *call) chooseIdentity(uid int) error {
-	root, why := canDrop(uid)
+func (c *call) chooseIdentity(uid int, why purpose) error {
+	root, because := canDrop(uid)
 	if root {
 		c.uid = uid
-	} else if why != "" {
-		c.notices = append(c.notices, fmt.Sprintf("uid 0 %s: running as a plain user does, without a uid drop", why))
+	} else if because != "" {
+		c.notices = append(c.notices, fmt.Sprintf("uid 0 %s: running as a plain user does, without a uid drop", because))
 	}
 	requested := c.limits.requested[processCount]
-	bound := findProcessBound(root, requested)
+	bound := findProcessBound(root, requested || why.exec)
 	c.userNS = bound.userNamespace
 	c.processes = bound.enforcement()
 	values := enforcements(c.processes)
 	if err := refuseRequested(c.limits, values); err != nil {
+		return err
+	}
+	if err := gate(c.limits, values); why.exec && !why.warnOnly && err != nil {
 		return err
 	}
 	switch {
@@ -115,7 +123,7 @@ func (c *call) chooseIdentity(uid int) error {
 		c.notices = append(c.notices, capNotice(c.limits, bound.cap))
 	case unenforcedNames(c.limits, values) != "":
 		words := "not enforced here: "
-		if unenforcedNames(c.limits, values) == processCount.String() && userNamespaceLikely() {
+		if unenforcedNames(c.limits, values) == processCount.String() && !why.exec && userNamespaceLikely() {
 			words = "not enforced unless requested: "
 		}
 		c.notices = append(c.notices, words+unenforcedNames(c.limits, values))
@@ -175,7 +183,7 @@ func (c *call) rlimits(fileExtra int64) []rlim {
 
 // open prepares what the call needs on the machine: signals first, so that
 // whatever comes after is undone. Close must follow, also after an error.
-func (c *call) open(f *callFlags, restoreOwnership bool) error {
+func (c *call) open(f *callFlags) error {
 	sup, err := newSupervisor()
 	wake := func() {}
 	if err == nil {
@@ -190,26 +198,32 @@ func (c *call) open(f *callFlags, restoreOwnership bool) error {
 		c.console.notice("%s", n)
 	}
 	c.env = os.Environ()
-	if c.uid < 0 {
-		if f.ChildUID != strconv.Itoa(defaultChildUID) && f.ChildUID != strconv.Itoa(os.Geteuid()) {
-			c.console.notice("--child-uid %s has no effect: only root can drop to another uid", f.ChildUID)
-		}
-		return nil
+	if c.uid < 0 && f.ChildUID != strconv.Itoa(defaultChildUID) && f.ChildUID != strconv.Itoa(os.Geteuid()) {
+		c.console.notice("--child-uid %s has no effect: only root can drop to another uid", f.ChildUID)
 	}
-	c.openAsRoot(restoreOwnership)
 	return nil
 }
 
-func (c *call) openAsRoot(restoreOwnership bool) {
-	home := "/nonexistent"
+// makePrivateDir makes the call's TMPDIR, which as root is its HOME too.
+func (c *call) makePrivateDir() {
 	var err error
 	if c.private, err = newPrivateDir(c.uid); err == nil {
-		home = c.private.path
-		c.env = setEnv(c.env, "TMPDIR", home)
-	} else {
-		c.console.notice("HOME is /nonexistent: no private directory could be made: %v", err)
+		c.env = setEnv(c.env, "TMPDIR", c.private.path)
+		if c.uid >= 0 {
+			c.env = setEnv(c.env, "HOME", c.private.path)
+		}
+		return
 	}
-	c.env = setEnv(c.env, "HOME", home)
+	if c.uid < 0 {
+		c.console.notice("no private TMPDIR could be made: %v", err)
+		return
+	}
+	c.env = setEnv(c.env, "HOME", "/nonexistent")
+	c.console.notice("HOME is /nonexistent: no private directory could be made: %v", err)
+}
+
+// takeDirectory hands the current directory to the call's uid.
+func (c *call) takeDirectory(restoreOwnership bool) {
 	var notice string
 	if c.handover, notice = handOver(c.uid, restoreOwnership); notice != "" {
 		c.console.notice("%s", notice)

@@ -90,6 +90,17 @@ func refuseRequested(l *limits, e [numLimits]enforcement) error {
 	return nil
 }
 
+// gate returns the error for exec, which does not start if nothing keeps one of
+// its limits, requested or not. Where no deployment would help it does nothing.
+func gate(l *limits, e [numLimits]enforcement) error {
+	for id := range numLimits {
+		if processCountWorks && e[id] == unsupported {
+			return usageError("%s: nothing enforces this limit here; %s (see pyplaypen enforcement)", l.assignment(id), waysOut(id, "allow it with --warn-only"))
+		}
+	}
+	return nil
+}
+
 // waysOut says what would have a limit enforced, and last what else can be done.
 func waysOut(id limitID, last string) string {
 	if id == processCount {

@@ -309,7 +309,7 @@ func giveBackPinned(fd, from, to, depth int) error {
 		}
 	}
 	if int(st.Uid) == from && (isDir || st.Nlink == 1) {
-		return chownPinned(fd, to)
+		return chownPinned(fd, to, -1)
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ func openPinned(dir int, name string) (int, error) {
 	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_SYMLINK|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 }
 
-func chownPinned(fd, uid int) error { return unix.Fchown(fd, uid, -1) }
+func chownPinned(fd, uid, gid int) error { return unix.Fchown(fd, uid, gid) }
 
 // allowReopen has nothing to do where opening /dev/fd/N duplicates N.
 func allowReopen(int) {}

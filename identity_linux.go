@@ -68,8 +68,8 @@ func openPinned(dir int, name string) (int, error) {
 	return unix.Openat2(dir, name, &how)
 }
 
-func chownPinned(fd, uid int) error {
-	return unix.Fchownat(fd, "", uid, -1, unix.AT_EMPTY_PATH)
+func chownPinned(fd, uid, gid int) error {
+	return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH)
 }
 
 // allowReopen lets another uid open a pipe that it holds once more, as

@@ -40,6 +40,7 @@ type cli struct {
 	Version kong.VersionFlag `help:"Print the version."`
 
 	Run         runCmd         `cmd:"" help:"Bound a command: pyplaypen run [flags] -- argv..."`
+	Exec        execCmd        `cmd:"" help:"Run Python source in a fresh child and print one JSON result."`
 	Enforcement enforcementCmd `cmd:"" help:"Say, limit by limit, what enforces it on this machine."`
 }
 
@@ -52,6 +53,9 @@ func command(args []string) (int, error) {
 		if split = slices.Index(args, "--"); split >= 0 {
 			own, target = args[:split], args[split+1:]
 		}
+	}
+	if len(args) > 0 && args[0] == "exec" {
+		own = joinCode(args)
 	}
 	var flags cli
 	parser, err := kong.New(&flags,
@@ -79,10 +83,25 @@ func command(args []string) (int, error) {
 			return 0, usageError("run: no command behind --")
 		}
 		return flags.Run.run(target, start)
+	case "exec", "exec <file>":
+		return flags.Exec.run(start)
 	case "enforcement":
 		return flags.Enforcement.run()
 	}
 	return 0, usageError("no command")
+}
+
+// joinCode turns "-c CODE" into one word, since the code may begin with a dash.
+func joinCode(args []string) []string {
+	for i, arg := range args {
+		if arg == "--" {
+			break
+		}
+		if arg == "-c" && i+1 < len(args) {
+			return slices.Concat(args[:i], []string{"--code=" + args[i+1]}, args[i+2:])
+		}
+	}
+	return args
 }
 
 // releaseVersion is set by the linker for a release.

@@ -259,6 +259,17 @@ func readNames(dir int) ([]string, error) {
 	return nil, err
 }
 
+// readAllNames lists all of a directory.
+func readAllNames(dir int) ([]string, error) {
+	fd, err := openDirAt(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), ".")
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
 // flock is flock(2), begun again after a signal.
 func flock(fd, how int) error {
 	for {

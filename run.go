@@ -33,14 +33,18 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err := f.check(argv); err != nil {
 		return 0, err
 	}
-	c, err := newCall(&f.callFlags, false, start)
+	c, err := newCall(&f.callFlags, purpose{}, start)
 	if err != nil {
 		return 0, err
 	}
 	r := runOutput{call: c, flags: f}
-	err = c.open(&f.callFlags, f.RestoreOwnership)
+	err = c.open(&f.callFlags)
 	var o *outcome
 	if err == nil {
+		if c.uid >= 0 {
+			c.makePrivateDir()
+			c.takeDirectory(f.RestoreOwnership)
+		}
 		o, err = r.supervise(argv)
 	}
 	c.close()

@@ -142,8 +142,8 @@ func rlimitName(resource int) string {
 // whyNotExecuted explains the errno of execve for the paths that were tried.
 func (c *call) whyNotExecuted(name string, paths []string, errno syscall.Errno) string {
 	switch errno {
-	case syscall.ENOMEM, syscall.E2BIG:
-		if errno == syscall.ENOMEM {
+	case syscall.ENOMEM, syscall.E2BIG: // the latter for arguments that do not fit in
+		if errno == syscall.ENOMEM || c.limits.value[memoryBytes] < execFloor {
 			return fmt.Sprintf("%s is too little to start it", c.limits.assignment(memoryBytes))
 		}
 	case syscall.ENOENT, syscall.ENOTDIR, syscall.EACCES:

@@ -1,0 +1,565 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+type execCmd struct {
+	callFlags
+	File            string  `arg:"" optional:"" help:"File with Python source; - for stdin."`
+	Code            *string `short:"c" placeholder:"CODE" help:"Python source."`
+	Python          string  `default:"python3" env:"PYPLAYPEN_PYTHON" placeholder:"PATH" help:"Interpreter, looked up on PATH with the rights of the call."`
+	ArtifactDir     string  `placeholder:"DIR" help:"Keep files that the code writes below DIR/sandbox-runs; made if missing (default .)."`
+	GlobalsProvider string  `placeholder:"MODULE:FUNCTION" help:"Called in the child for a dict of globals."`
+	TypeProjector   string  `placeholder:"MODULE:FUNCTION" help:"Called with values that have no JSON form; numpy-pandas is built in."`
+	Extra           string  `placeholder:"JSON" help:"A JSON object to hand on to the globals provider."`
+	WarnOnly        bool    `help:"Run although a limit is not enforced here."`
+	SelfCheck       bool    `help:"Run no code; start the interpreter, resolve provider and projector, and say so."`
+}
+
+func (*execCmd) Help() string {
+	return `Example:
+  pyplaypen exec -c 'sum(range(10))'
+  pyplaypen exec --artifact-dir out --limit wall_seconds=10 script.py
+
+Prints one JSON object: {"status", "return_value", "stdout", "error", "artifacts"}. The value is that of the last statement, if that is an expression.
+
+Exit code: 0 for ok; 1 for an error of the code; 124 for timeout; 125 for busy, protocol, internal and extension; 128+n for crash, cpu_limit and cancelled; 2 for a usage error, a refused limit, or one that nothing enforces here.
+
+` + limitsHelp()
+}
+
+// The types of error that a result may have.
+const (
+	errSyntax        = "syntax"
+	errRuntime       = "runtime"
+	errSerialization = "serialization"
+	errTimeout       = "timeout"
+	errCPU           = "cpu_limit"
+	errMemory        = "memory_limit"
+	errProcesses     = "process_limit"
+	errOpenFiles     = "open_files_limit"
+	errArtifact      = "artifact_limit"
+	errReturn        = "return_limit"
+	errCancelled     = "cancelled"
+	errCrash         = "crash"
+	errProtocol      = "protocol"
+	errInternal      = "internal"
+	errExtension     = "extension"
+)
+
+// execExit maps the types whose exit code does not depend on a signal; the rest are 1.
+var execExit = map[string]int{
+	errTimeout: exitTimeout, errProtocol: exitCannotRun, errInternal: exitCannotRun, errExtension: exitCannotRun,
+}
+
+//go:embed runner.py
+var runnerSource string
+
+// runnerParts are compiled by the runner when it needs them.
+var (
+	//go:embed runner_main.py
+	runnerMain string
+	//go:embed runner_value.py
+	runnerValue string
+	//go:embed runner_error.py
+	runnerError string
+	//go:embed runner_setup.py
+	runnerSetup string
+)
+
+// An execResult is what exec prints.
+type execResult struct {
+	value     json.RawMessage
+	err       *execError
+	artifacts []artifact
+	code      int
+	hashes    []string
+}
+
+type execError struct {
+	Type    string        `json:"type"`
+	Message string        `json:"message"`
+	Details *errorDetails `json:"details,omitempty"`
+
+	signal int    // that ended it, for the exit code
+	limit  string // for the record
+}
+
+type errorDetails struct {
+	Stderr        string `json:"stderr,omitempty"`
+	Traceback     string `json:"traceback,omitempty"`
+	CleanupFailed string `json:"cleanup_failed,omitempty"`
+}
+
+// An execCall is one exec from its source to its result.
+type execCall struct {
+	*call
+	flags     *execCmd
+	source    []byte
+	workspace *workspace // nil for a self-check
+	cwd       string     // the caller's
+	reader    frameReader
+	argv      []string
+}
+
+// run runs the source and returns the exit code.
+func (f *execCmd) run(start time.Time) (int, error) {
+	if err := f.check(); err != nil {
+		return 0, err
+	}
+	c, err := newCall(&f.callFlags, purpose{exec: true, warnOnly: f.WarnOnly || os.Getenv("PYPLAYPEN_WARN_ONLY") == "1"}, start)
+	if err != nil {
+		return 0, err
+	}
+	x := &execCall{call: c, flags: f, reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
+	if x.source, err = f.readSource(); err != nil {
+		return 0, err
+	}
+	if x.cwd, err = os.Getwd(); err != nil {
+		return 0, usageError("current directory: %w", err)
+	}
+	if c.id == "" {
+		c.id = randomHex(16)
+	}
+	if !f.SelfCheck {
+		if x.workspace, err = newWorkspace(f.ArtifactDir, c.id, c.uid); err != nil {
+			return 0, err
+		}
+		defer x.workspace.close()
+	}
+	err = c.open(&f.callFlags)
+	var o *outcome
+	if err == nil {
+		c.makePrivateDir()
+		o, err = x.supervise()
+	}
+	if err != nil {
+		o = &outcome{reason: reasonFailed, err: err}
+	}
+	r := x.settle(o)
+	c.close()
+	return x.report(o, r), nil
+}
+
+func (f *execCmd) check() error {
+	sources := 0
+	for _, given := range []bool{f.File != "", f.Code != nil} {
+		if given {
+			sources++
+		}
+	}
+	switch {
+	case f.SelfCheck && sources > 0:
+		return usageError("exec: --self-check takes no source")
+	case !f.SelfCheck && sources != 1:
+		return usageError("exec: want exactly one of FILE, - and -c CODE")
+	case f.Python == "":
+		return usageError("exec: --python is empty")
+	}
+	for name, value := range map[string]string{"--globals-provider": f.GlobalsProvider, "--type-projector": f.TypeProjector} {
+		module, function, ok := strings.Cut(value, ":")
+		if value != "" && (!ok || module == "" || function == "") && !(name == "--type-projector" && value == builtinProjector) {
+			return usageError("%s %q: want MODULE:FUNCTION", name, value)
+		}
+	}
+	if f.Extra != "" {
+		if _, err := jsonObject(f.Extra); err != nil {
+			return usageError("--extra: %w", err)
+		}
+	}
+	return nil
+}
+
+const builtinProjector = "numpy-pandas"
+
+func (f *execCmd) readSource() ([]byte, error) {
+	switch {
+	case f.SelfCheck:
+		return nil, nil
+	case f.Code != nil:
+		return []byte(*f.Code), nil
+	case f.File == "-":
+		source, err := io.ReadAll(os.Stdin)
+		if err != nil {
+			return nil, usageError("read stdin: %w", err)
+		}
+		return source, nil
+	}
+	source, err := os.ReadFile(f.File)
+	if err != nil {
+		return nil, usageError("%w", err)
+	}
+	return source, nil
+}
+
+// supervise starts the interpreter in the workspace and waits for its end.
+func (x *execCall) supervise() (*outcome, error) {
+	stdin, err := emptyInput()
+	if err != nil {
+		return nil, fmt.Errorf("empty stdin: %w", err)
+	}
+	out, errFD, err := x.connect(true, false)
+	if err != nil {
+		return nil, err
+	}
+	frameFD, err := x.sup.addInlet(x.reader.write, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(frameFD)
+	rlimits, runnerSetsFiles := x.execRlimits()
+	requestFD, err := unlinkedFile(x.request(runnerSetsFiles))
+	if err != nil {
+		return nil, fmt.Errorf("request: %w", err)
+	}
+	defer unix.Close(requestFD)
+	clearCloseOnExec(frameFD)
+	clearCloseOnExec(requestFD)
+	x.argv = []string{x.flags.Python, "-c", runnerSource, strconv.Itoa(requestFD), strconv.Itoa(frameFD)}
+	j := x.newJob(x.argv, stdin)
+	j.spec.passFDs = []int{frameFD, requestFD}
+	j.spec.rlimits = rlimits
+	back, err := x.enterWorkspace()
+	if err != nil {
+		return nil, err
+	}
+	defer back()
+	return x.runJob(j, out, errFD), nil
+}
+
+// enterWorkspace changes to the directory that the child is to start in, by
+// descriptor, and returns how to change back.
+func (x *execCall) enterWorkspace() (back func(), err error) {
+	here, err := unix.Open(".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("current directory: %w", err)
+	}
+	there := -1
+	switch {
+	case x.workspace != nil:
+		there = x.workspace.dir
+	case x.private != nil:
+		there = x.private.self
+	}
+	if there >= 0 {
+		err = unix.Fchdir(there)
+	}
+	if err != nil {
+		unix.Close(here)
+		return nil, fmt.Errorf("enter the workspace: %w", err)
+	}
+	return func() {
+		unix.Fchdir(here)
+		unix.Close(here)
+	}, nil
+}
+
+// interpreterFiles is a number of open files with which every interpreter
+// starts and finds its modules. Where the limit is lower, the runner sets it
+// once that is done, since it is for the code.
+const interpreterFiles = 64
+
+// execRlimits are those of the interpreter. A file may grow one byte beyond its
+// limit, so that the scan sees that it was cut.
+func (x *execCall) execRlimits() (list []rlim, runnerSetsFiles bool) {
+	list = x.rlimits(1)
+	for i := range list {
+		if r := &list[i]; r.resource == unix.RLIMIT_NOFILE && r.hard < interpreterFiles {
+			runnerSetsFiles = true
+			hard := uint64(interpreterFiles)
+			if inForce, ok := hardLimit(r.resource); ok {
+				hard = min(hard, uint64(inForce))
+			}
+			r.soft, r.hard = hard, hard
+		}
+	}
+	return list, runnerSetsFiles
+}
+
+func (x *execCall) request(setOpenFiles bool) []byte {
+	f := x.flags
+	number := func(id limitID) string { return x.limits.text(id) }
+	fields := [][2]string{
+		{"code", string(x.source)}, {"cwd", x.cwd}, {"request_id", x.id}, {"extra", f.Extra},
+		{"provider", f.GlobalsProvider}, {"projector", f.TypeProjector},
+		{"return_value_bytes", number(returnValueBytes)}, {"result_frame_bytes", number(resultFrameBytes)},
+		{"open_files", number(openFiles)}, {"memory_bytes", number(memoryBytes)}, {"file_bytes", number(fileBytes)},
+		{"process_count", "-"}, {"self_check", ""}, {"set_open_files", ""},
+		{"runner_main", runnerMain}, {"runner_value", runnerValue}, {"runner_error", runnerError}, {"runner_setup", runnerSetup},
+	}
+	if x.workspace != nil {
+		fields = append(fields, [2]string{"workspace", x.workspace.path}, [2]string{"artifact_root", x.workspace.rootPath})
+	}
+	if x.processes == enforcedPerCall || x.processes == enforcedPerUser {
+		fields = append(fields, [2]string{"process_count", number(processCount)})
+	}
+	if f.SelfCheck {
+		fields = append(fields, [2]string{"self_check", "1"})
+	}
+	if setOpenFiles {
+		fields = append(fields, [2]string{"set_open_files", "1"})
+	}
+	return encodeRequest(fields)
+}
+
+// settle turns the end of the interpreter into a result, and keeps or removes
+// what it left on disk.
+func (x *execCall) settle(o *outcome) *execResult {
+	r := new(execResult)
+	r.value, r.err = x.classify(o)
+	if x.workspace == nil {
+		return x.finish(r)
+	}
+	if err := x.workspace.seize(); err != nil && r.err == nil {
+		r.err = &execError{Type: errInternal, Message: "take over the workspace: " + err.Error()}
+	}
+	if r.err == nil {
+		x.collect(r)
+	}
+	if r.err != nil || len(r.artifacts) == 0 {
+		r.artifacts = nil
+		if err := x.workspace.remove(); err != nil {
+			if r.err == nil {
+				x.console.line("%v", err)
+			} else {
+				x.details(r.err).CleanupFailed = err.Error()
+			}
+		}
+	}
+	return x.finish(r)
+}
+
+// collect scans the workspace and keeps the artifacts.
+func (x *execCall) collect(r *execResult) {
+	w := x.workspace
+	list, err := scanArtifacts(w.dir, path.Join(runsName, w.id), x.limits)
+	if err == nil && len(list) > 0 {
+		r.hashes, err = w.keep(list, x.audit != nil)
+	}
+	var refused *artifactError
+	switch {
+	case errors.As(err, &refused):
+		r.err = &execError{Type: errArtifact, Message: err.Error()}
+	case err != nil:
+		r.err = &execError{Type: errInternal, Message: "artifacts: " + err.Error()}
+	default:
+		r.artifacts = list
+		r.value = artifactValue(r.value, list, w.path)
+	}
+}
+
+// artifactValue gives a return value that is an artifact's path, relative to
+// the workspace or absolute, as its path relative to the artifact directory.
+func artifactValue(value json.RawMessage, list []artifact, workspacePath string) json.RawMessage {
+	var text string
+	if json.Unmarshal(value, &text) != nil {
+		return value
+	}
+	for _, a := range list {
+		if text == a.inside || text == filepath.Join(workspacePath, a.inside) {
+			value, _ = json.Marshal(a.Path)
+		}
+	}
+	return value
+}
+
+// finish sets what follows from the error.
+func (x *execCall) finish(r *execResult) *execResult {
+	if r.err == nil {
+		return r
+	}
+	r.value = nil
+	if len(x.kept[1]) > 0 {
+		x.details(r.err).Stderr = validUTF8(x.kept[1])
+	}
+	r.code = 1
+	if code, ok := execExit[r.err.Type]; ok {
+		r.code = code
+	}
+	if r.err.signal != 0 {
+		r.code = exitSignal + r.err.signal
+	}
+	return r
+}
+
+func (x *execCall) details(e *execError) *errorDetails {
+	if e.Details == nil {
+		e.Details = new(errorDetails)
+	}
+	return e.Details
+}
+
+// classify says what became of the code, from what is known first: what
+// pyplaypen did, what the kernel says, what the runner says.
+func (x *execCall) classify(o *outcome) (json.RawMessage, *execError) {
+	v := x.judge(o, []string{x.flags.Python})
+	switch o.reason {
+	case reasonTimeout:
+		return nil, &execError{Type: errTimeout, Message: v.line, limit: v.limit}
+	case reasonCancelled:
+		return nil, &execError{Type: errCancelled, Message: v.line, signal: int(o.signal)}
+	case reasonFailed:
+		return nil, &execError{Type: errInternal, Message: v.line}
+	}
+	if !x.reader.started() {
+		return nil, x.interpreterFailure(o, v)
+	}
+	if o.status.Signaled() {
+		e := &execError{Type: errCrash, Message: v.line, signal: int(o.status.Signal()), limit: v.limit}
+		switch v.limit {
+		case cpuSeconds.String():
+			e.Type = errCPU
+		case fileBytes.String():
+			e.Type, e.signal = errArtifact, 0
+		}
+		return nil, e
+	}
+	f, err := x.reader.frame()
+	switch {
+	case err == errNoFrame:
+		return nil, &execError{Type: errProtocol, Message: fmt.Sprintf("the process ended with exit code %d before the code returned", o.status.ExitStatus())}
+	case err != nil:
+		return nil, &execError{Type: errProtocol, Message: err.Error()}
+	case f.Error != nil:
+		e := &execError{Type: f.Error.Type, Message: f.Error.Message, limit: f.Error.Limit}
+		if f.Error.Traceback != "" {
+			x.details(e).Traceback = f.Error.Traceback
+		}
+		return nil, e
+	case x.flags.SelfCheck != (f.Python != ""):
+		return nil, &execError{Type: errProtocol, Message: "the frame is malformed: its parts do not fit"}
+	case int64(len(f.ReturnValue)) > x.limits.value[returnValueBytes]:
+		return nil, &execError{Type: errProtocol, Message: "the value is larger than " + x.limits.assignment(returnValueBytes)}
+	case x.flags.SelfCheck:
+		version, err := json.Marshal(f.Python)
+		if err != nil {
+			return nil, &execError{Type: errInternal, Message: err.Error()}
+		}
+		return version, nil
+	}
+	return f.ReturnValue, nil
+}
+
+// interpreterFailure explains an interpreter that ended before the runner's
+// first word, naming the limit that is most likely too low for it.
+func (x *execCall) interpreterFailure(o *outcome, v verdict) *execError {
+	how := fmt.Sprintf("exit code %d", o.status.ExitStatus())
+	if o.status.Signaled() {
+		how = "killed by " + signalName(o.status.Signal())
+	}
+	message := fmt.Sprintf("the interpreter %s did not start (%s)", quoteName(x.flags.Python), how)
+	id, ok := x.starvedOf(o, v)
+	if ok {
+		message += ": " + x.limits.assignment(id) + " is too low for it"
+		return &execError{Type: errInternal, Message: message, limit: id.String()}
+	}
+	return &execError{Type: errInternal, Message: message}
+}
+
+func (x *execCall) starvedOf(o *outcome, v verdict) (limitID, bool) {
+	if id, ok := findLimit(v.limit); ok {
+		return id, true
+	}
+	stderr := string(x.kept[1])
+	for _, sign := range []struct {
+		text string
+		id   limitID
+	}{
+		{"Too many open files", openFiles}, {"Errno 24", openFiles},
+		{"MemoryError", memoryBytes}, {"memory", memoryBytes}, {"failed to map segment", memoryBytes},
+	} {
+		if strings.Contains(stderr, sign.text) {
+			return sign.id, true
+		}
+	}
+	const enough = 64 << 20 // for any interpreter to start
+	return memoryBytes, x.limits.value[memoryBytes] < enough
+}
+
+// report prints the result and returns the exit code.
+func (x *execCall) report(o *outcome, r *execResult) int {
+	x.explain(o, []string{x.flags.Python}, "")
+	text, err := x.encode(r)
+	if err != nil {
+		r.err = &execError{Type: errInternal, Message: "encode the result: " + err.Error()}
+		x.finish(r)
+		text, _ = x.encode(r)
+	}
+	x.out.put(text)
+	if x.audit != nil {
+		x.writeAudit(x.auditRecord(o, r))
+	}
+	return x.flush(r.code)
+}
+
+// encode writes the result. The value's text goes in as it came.
+func (x *execCall) encode(r *execResult) ([]byte, error) {
+	if x.flags.SelfCheck {
+		if r.err != nil {
+			return marshalLine(struct {
+				Status  string `json:"status"`
+				Message string `json:"message"`
+			}{"error", r.err.Message})
+		}
+		return fmt.Appendf(nil, "{\"status\":\"ok\",\"python\":%s}\n", r.value), nil
+	}
+	status, value := "ok", []byte(r.value)
+	if r.err != nil {
+		status, value = "error", []byte("null")
+	}
+	if r.artifacts == nil {
+		r.artifacts = []artifact{}
+	}
+	rest, err := marshalLine(struct {
+		Stdout    string     `json:"stdout"`
+		Error     *execError `json:"error"`
+		Artifacts []artifact `json:"artifacts"`
+	}{validUTF8(x.kept[0]), r.err, r.artifacts})
+	if err != nil {
+		return nil, err
+	}
+	return bytes.Join([][]byte{fmt.Appendf(nil, `{"status":%q,"return_value":`, status), value, []byte(","), rest[1:]}, nil), nil
+}
+
+const eventSandbox = "sandbox_execution"
+
+func (x *execCall) auditRecord(o *outcome, r *execResult) map[string]any {
+	v := x.judge(o, []string{x.flags.Python})
+	record := x.record(eventSandbox, o, v)
+	sum := sha256.Sum256(x.source)
+	record["code_sha256"] = hex.EncodeToString(sum[:])
+	record["failure_type"] = nil
+	record["status"] = "ok"
+	delete(record, "returncode")
+	if r.err != nil {
+		record["status"], record["failure_type"] = "error", r.err.Type
+		if r.err.limit != "" {
+			record["reason"], record["limit"] = "limit", r.err.limit
+		}
+	}
+	total, hashes := int64(0), []any{}
+	for i, a := range r.artifacts {
+		total += a.Bytes
+		if i < len(r.hashes) {
+			hashes = append(hashes, map[string]string{"path": a.Path, "sha256": r.hashes[i]})
+		}
+	}
+	record["artifact_count"], record["artifact_bytes"], record["artifact_hashes"] = len(r.artifacts), total, hashes
+	return record
+}
