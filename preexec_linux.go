@@ -19,8 +19,9 @@ import (
 // space, so that an allocation under RLIMIT_AS kills it, and a thread that it
 // starts under RLIMIT_NPROC does too. Credentials and no_new_privs belong to
 // the calling thread, whose are the ones that survive execve(2), so raw calls
-// on the locked main thread are enough.
+// on one locked thread are enough.
 func childMain(args []string) int {
+	runtime.LockOSThread()
 	if len(args) < 4 {
 		return exitCannotRun
 	}

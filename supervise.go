@@ -33,12 +33,6 @@ import (
 // When the leader exits it is left a zombie until its group is gone, which
 // keeps the group's number from being reused.
 
-func init() {
-	// The parent-death signal fires when the thread that forked ends, and the
-	// kernel lists children by thread, so everything happens on the first.
-	runtime.LockOSThread()
-}
-
 // reason says what ended a call.
 type reason string
 
@@ -228,7 +222,10 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	s.job.spec.parent = os.Getpid()
 	s.job.attr.Setsid = true
 	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
-	pid, fd, err := forkLeader(argv, &syscall.ProcAttr{
+	// The parent-death signal fires when the thread that forked ends, so this
+	// one stays with the supervisor.
+	runtime.LockOSThread()
+	pid, fd, err := s.tree.fork(argv, &syscall.ProcAttr{
 		Env:   s.job.env,
 		Files: []uintptr{uintptr(s.job.stdin), uintptr(stdout), uintptr(stderr)},
 		Sys:   &s.job.attr,

@@ -74,9 +74,9 @@ func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	}
 }
 
-// forkLeader starts the child stage, from this very executable, and returns its
+// fork starts the child stage, from this very executable, and returns its
 // pid and a kqueue, which poll(2) shows as readable once the leader has exited.
-func forkLeader(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
+func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return 0, -1, err

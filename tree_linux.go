@@ -18,6 +18,8 @@ import (
 // left" means that nothing is left (PR_SET_CHILD_SUBREAPER(2const)).
 type tree struct {
 	self, leader int
+	forkThread   int  // of this process, the one that forked the leader
+	scan         bool // the kernel has no children file: look through all of /proc
 	reapedLeader bool
 	progress     int // grows with every process signalled, found dead or reaped
 
@@ -53,6 +55,9 @@ func newTree() (*tree, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become a subreaper: %w", err)
 	}
+	// A kernel without CONFIG_PROC_CHILDREN.
+	_, err := os.Stat("/proc/self/task/" + strconv.Itoa(t.self) + "/children")
+	t.scan = err != nil || testOnlyNoChildrenFile
 	if !t.childrenRemain() {
 		return t, nil
 	}
@@ -60,7 +65,7 @@ func newTree() (*tree, error) {
 	if sid, err := unix.Getsid(0); err == nil {
 		t.foreignSessions[sid] = true
 	}
-	for _, pid := range childrenOf(t.self) {
+	for _, pid := range t.children(t.self) {
 		t.foreign[pid] = true
 		if sid, err := unix.Getsid(pid); err == nil {
 			t.foreignSessions[sid] = true
@@ -81,7 +86,7 @@ func (t *tree) isForeign(pid int) bool {
 // making, alive or dead.
 func (t *tree) childrenRemain() bool {
 	if t.foreign != nil { // wait(2) can't leave these out
-		for _, pid := range childrenOf(t.self) {
+		for _, pid := range t.children(t.self) {
 			if !t.isForeign(pid) {
 				return true
 			}
@@ -102,7 +107,7 @@ func (t *tree) childrenRemain() bool {
 // alive. A child can't be reaped but here, so its pid is safe to signal.
 // Deeper descendants become children when their parents die.
 func (t *tree) sweep(sig syscall.Signal) (alive int) {
-	for _, pid := range childrenOf(t.self) {
+	for _, pid := range t.children(t.self) {
 		if pid == t.leader || t.isForeign(pid) {
 			continue
 		}
@@ -125,7 +130,7 @@ func (t *tree) sweep(sig syscall.Signal) (alive int) {
 func (t *tree) sweepKilling() (alive int) {
 	t.deniedAlive = 0
 	var dead []int
-	for _, pid := range childrenOf(t.self) {
+	for _, pid := range t.children(t.self) {
 		if pid == t.leader || t.isForeign(pid) {
 			continue
 		}
@@ -231,7 +236,7 @@ func (t *tree) descendants(until time.Time) []process {
 	seen := map[int]bool{}
 	var walk func(pid int)
 	walk = func(pid int) {
-		for _, child := range childrenOf(pid) {
+		for _, child := range t.children(pid) {
 			if seen[child] || time.Now().After(until) || pid == t.self && t.isForeign(child) {
 				continue
 			}
@@ -271,9 +276,10 @@ func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	}
 }
 
-// forkLeader starts the child stage, from this very executable, and returns its
+// fork starts the child stage, from this very executable, and returns its
 // pid and a descriptor that is readable once it has exited.
-func forkLeader(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
+func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
+	t.forkThread = unix.Gettid()
 	fd = -1
 	attr.Sys.PidFD = &fd
 	pid, err = syscall.ForkExec("/proc/self/exe", argv, attr)
@@ -287,37 +293,45 @@ func forkLeader(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) 
 	return pid, fd, err
 }
 
-// childrenOf lists the children of a process. A child that a thread of it exits
-// beside may be missing (proc_pid_children(5)), so callers look again.
-func childrenOf(pid int) []int {
-	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
-	main, err := readProc(dir + strconv.Itoa(pid) + "/children")
-	if err == unix.ENOENT && pid == os.Getpid() || testOnlyNoChildrenFile {
-		return childrenByScan(pid) // a kernel without CONFIG_PROC_CHILDREN
+// children lists the children of a process. One that exits while the kernel
+// makes the list may hide another (proc_pid_children(5)), so callers look again.
+func (t *tree) children(pid int) []int {
+	if t.scan {
+		return childrenByScan(pid)
 	}
-	if err != nil {
-		return nil
-	}
-	if pid == os.Getpid() { // only the first thread forks, see init
-		return parsePIDs(main)
-	}
-	if p, err := readProcess(pid); err != nil || p.threads == 1 {
-		return parsePIDs(main)
-	}
-	tasks, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
+	// The kernel lists children by the thread that is their parent.
+	var threads []int
+	if pid == t.self {
+		threads = append(threads, t.self) // which adopts orphans
+		if t.forkThread != 0 && t.forkThread != t.self {
+			threads = append(threads, t.forkThread)
+		}
+	} else if p, err := readProcess(pid); err == nil {
+		threads = append(threads, pid)
+		if p.threads > 1 {
+			threads = threadsOf(pid)
+		}
 	}
 	var pids []int
-	for _, task := range tasks {
-		if list, err := readProc(dir + task.Name() + "/children"); err == nil {
-			pids = append(pids, parsePIDs(list)...)
-		}
+	for _, tid := range threads {
+		list, _ := readProc("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/children")
+		pids = append(pids, parsePIDs(list)...)
 	}
 	return pids
 }
 
-// testOnlyNoChildrenFile makes childrenOf act as on a kernel that lacks it.
+func threadsOf(pid int) []int {
+	entries, _ := os.ReadDir("/proc/" + strconv.Itoa(pid) + "/task")
+	var tids []int
+	for _, e := range entries {
+		if tid, ok := parsePID(e.Name()); ok {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
+}
+
+// testOnlyNoChildrenFile makes newTree act as on a kernel that lacks it.
 var testOnlyNoChildrenFile bool
 
 func childrenByScan(parent int) []int {
