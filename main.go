@@ -60,18 +60,16 @@ func command(args []string) (int, error) {
 	if len(args) > 0 && args[0] == "run" {
 		if split = slices.Index(args, "--"); split >= 0 {
 			own, target = args[:split], args[split+1:]
+			if run, ok := quickRun(own[1:]); ok && len(target) > 0 {
+				return run.run(target, start)
+			}
 		}
 	}
 	if len(args) > 0 && args[0] == "exec" {
 		own = joinCode(args)
 	}
 	var flags cli
-	parser, err := kong.New(&flags,
-		kong.Name("pyplaypen"),
-		kong.Description("Bound one command inside a container, a CI job or a developer's machine. Defence in depth against buggy, greedy or runaway code; not a boundary against code that tries to escape."),
-		kong.Vars{"version": version()},
-		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
-	)
+	parser, err := newParser(&flags)
 	if err != nil {
 		return 0, fmt.Errorf("command line definition: %w", err)
 	}
@@ -97,6 +95,15 @@ func command(args []string) (int, error) {
 		return flags.Enforcement.run()
 	}
 	return 0, usageError("no command")
+}
+
+func newParser(flags *cli) (*kong.Kong, error) {
+	return kong.New(flags,
+		kong.Name("pyplaypen"),
+		kong.Description("Bound one command inside a container, a CI job or a developer's machine. Defence in depth against buggy, greedy or runaway code; not a boundary against code that tries to escape."),
+		kong.Vars{"version": version()},
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
+	)
 }
 
 // joinCode turns "-c CODE" into one word, since the code may begin with a dash.

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Building and walking kong's model of the command line costs about as much as
+// starting the target. quickRun reads run's flags without it in the plain case:
+// every word a known flag with its value. For anything else, help and mistakes
+// included, it reports false, and kong decides. A test holds both to the same
+// result for every flag.
+func quickRun(args []string) (*runCmd, bool) {
+	f := &runCmd{callFlags: defaultCallFlags()}
+	switches := func(name string) *bool {
+		switch name {
+		case "--stdin":
+			return &f.Stdin
+		case "--buffer":
+			return &f.Buffer
+		case "--merge-output":
+			return &f.MergeOutput
+		case "--json":
+			return &f.JSON
+		case "--restore-ownership":
+			return &f.RestoreOwnership
+		}
+		return nil
+	}
+	for len(args) > 0 {
+		if s := switches(args[0]); s != nil {
+			*s, args = true, args[1:]
+			continue
+		}
+		name, value, rest, ok := flagAndValue(args)
+		if !ok {
+			return nil, false
+		}
+		if name == "--pass-fd" {
+			fd, err := strconv.Atoi(value)
+			if err != nil {
+				return nil, false
+			}
+			f.PassFD = append(f.PassFD, fd)
+		} else if !f.callFlags.set(name, value) {
+			return nil, false
+		}
+		args = rest
+	}
+	return f, true
+}
+
+// defaultCallFlags are kong's defaults for callFlags.
+func defaultCallFlags() callFlags {
+	return callFlags{ChildUID: strconv.Itoa(defaultChildUID), KillAfter: "1", AuditFile: os.Getenv("PYPLAYPEN_AUDIT_FILE")}
+}
+
+func (f *callFlags) set(name, value string) bool {
+	switch name {
+	case "--limit":
+		f.Limit = append(f.Limit, value)
+	case "--child-uid":
+		f.ChildUID = value
+	case "--kill-after":
+		f.KillAfter = value
+	case "--request-id":
+		f.RequestID = value
+	case "--audit-file":
+		f.AuditFile = value
+	case "--audit-extra":
+		f.AuditExtra = value
+	default:
+		return false
+	}
+	return true
+}
+
+// flagAndValue splits "--name=value" or "--name value" off the front.
+func flagAndValue(args []string) (name, value string, rest []string, ok bool) {
+	if name, value, ok = strings.Cut(args[0], "="); ok {
+		return name, value, args[1:], true
+	}
+	if len(args) < 2 || strings.HasPrefix(args[1], "-") {
+		return "", "", nil, false
+	}
+	return args[0], args[1], args[2:], true
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"reflect"
+	"testing"
+)
+
+// TestQuickRun holds quickRun to kong: for the same words both give the same
+// flags, or quickRun leaves it to kong.
+func TestQuickRun(t *testing.T) {
+	tests := []struct {
+		words []string
+		quick bool
+	}{
+		{nil, true},
+		{[]string{"--limit", "a=1", "--limit=b=2", "--limit", "c=x,y"}, true},
+		{[]string{"--child-uid", "7", "--kill-after=0.5", "--request-id", "r", "--audit-file", "f", "--audit-extra", `{"a":1}`}, true},
+		{[]string{"--stdin", "--buffer", "--merge-output", "--json", "--restore-ownership"}, true},
+		{[]string{"--pass-fd", "5", "--pass-fd=63"}, true},
+		{[]string{"--request-id", "a", "--request-id", "b"}, true},
+		{[]string{"--audit-file="}, true},
+		{[]string{"--help"}, false},
+		{[]string{"-h"}, false},
+		{[]string{"--limit"}, false},
+		{[]string{"--limit", "--stdin"}, false},
+		{[]string{"--kill-after", "-1"}, false},
+		{[]string{"--pass-fd", "x"}, false},
+		{[]string{"--stdin=false"}, false},
+		{[]string{"--no-stdin"}, false},
+		{[]string{"--nosuch"}, false},
+		{[]string{"word"}, false},
+		{[]string{""}, false},
+	}
+	for _, env := range []string{"", "from-environment"} {
+		t.Setenv("PYPLAYPEN_AUDIT_FILE", env)
+		for _, tt := range tests {
+			got, quick := quickRun(tt.words)
+			if quick != tt.quick {
+				t.Errorf("%q: quick is %v", tt.words, quick)
+			}
+			if !quick {
+				continue
+			}
+			var flags cli
+			parser, err := newParser(&flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := parser.Parse(append([]string{"run"}, tt.words...)); err != nil {
+				t.Errorf("%q: kong refuses what quickRun takes: %v", tt.words, err)
+			}
+			if !reflect.DeepEqual(*got, flags.Run) {
+				t.Errorf("%q:\nquick %+v\nkong  %+v", tt.words, *got, flags.Run)
+			}
+		}
+	}
+}
+
+// TestQuickRunKnowsEveryFlag fails when a flag is added to runCmd that only
+// kong knows, so that a plain use of it is not quick.
+func TestQuickRunKnowsEveryFlag(t *testing.T) {
+	var flags cli
+	parser, err := newParser(&flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range parser.Model.Children {
+		if command.Name != "run" {
+			continue
+		}
+		for _, flag := range command.Flags {
+			words := []string{"--" + flag.Name}
+			if !flag.IsBool() {
+				words = append(words, "1")
+			}
+			if _, ok := quickRun(words); !ok {
+				t.Errorf("quickRun does not know --%s", flag.Name)
+			}
+		}
+	}
+}
