@@ -118,6 +118,7 @@ func setupScript(env *testscript.Env) error {
 		}
 	}
 	env.Setenv("PATH", path+":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+	env.Setenv("BIN", path)
 	env.Setenv("TMPDIR", "/tmp")
 	env.Setenv("UID", strconv.Itoa(os.Getuid()))
 	return nil
