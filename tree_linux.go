@@ -291,9 +291,11 @@ func forkLeader(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) 
 // beside may be missing (proc_pid_children(5)), so callers look again.
 func childrenOf(pid int) []int {
 	dir := "/proc/" + strconv.Itoa(pid) + "/task/"
-	main, err := readProc(dir + strconv.Itoa(pid) + "/children")
-	if err == unix.ENOENT && pid == os.Getpid() || testOnlyNoChildrenFile {
-		return childrenByScan(pid) // a kernel without CONFIG_PROC_CHILDREN
+	main, err := readChildren(dir + strconv.Itoa(pid))
+	if err == unix.ENOENT { // no such process, or a kernel without CONFIG_PROC_CHILDREN
+		if _, err := readChildren("/proc/thread-self"); err == unix.ENOENT {
+			return childrenByScan(pid)
+		}
 	}
 	if err != nil {
 		return nil
@@ -310,14 +312,21 @@ func childrenOf(pid int) []int {
 	}
 	var pids []int
 	for _, task := range tasks {
-		if list, err := readProc(dir + task.Name() + "/children"); err == nil {
+		if list, err := readChildren(dir + task.Name()); err == nil {
 			pids = append(pids, parsePIDs(list)...)
 		}
 	}
 	return pids
 }
 
-// testOnlyNoChildrenFile makes childrenOf act as on a kernel that lacks it.
+func readChildren(task string) ([]byte, error) {
+	if testOnlyNoChildrenFile {
+		return nil, unix.ENOENT
+	}
+	return readProc(task + "/children")
+}
+
+// testOnlyNoChildrenFile makes readChildren act as on a kernel that lacks it.
 var testOnlyNoChildrenFile bool
 
 func childrenByScan(parent int) []int {
