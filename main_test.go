@@ -24,7 +24,13 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == childStage || os.Args[1] == probeStage) {
 		os.Exit(mainCode())
 	}
-	testscript.Main(m, map[string]func(){"pyplaypen": main})
+	testscript.Main(m, map[string]func(){
+		"pyplaypen": main,
+		"pyplaypen-without-children-file": func() {
+			testOnlyNoChildrenFile = true
+			main()
+		},
+	})
 }
 
 // program copies this test binary to where every uid can run it, under the name
@@ -82,6 +88,9 @@ func TestScript(t *testing.T) {
 			"owner":   cmdOwner,
 			"chown":   cmdChown,
 			"mkfifo":  cmdMkfifo,
+
+			"signalwhen": cmdSignalWhen,
+			"waitgone":   cmdWaitGone,
 		},
 	})
 }
@@ -131,6 +140,8 @@ func condition(name string) (bool, error) {
 		return ok, nil
 	case "userns":
 		return userNamespaceWorks(), nil
+	case "mountns": // a mount namespace to try file systems in
+		return exec.Command("unshare", "-m", "true").Run() == nil, nil
 	}
 	return false, fmt.Errorf("unknown condition %q", name)
 }
@@ -169,6 +180,38 @@ func cmdSignal(ts *testscript.TestScript, neg bool, args []string) {
 	for _, cmd := range ts.BackgroundCmds() {
 		ts.Check(cmd.Process.Signal(sig))
 	}
+}
+
+// signalwhen FILE NAME...: as soon as FILE holds a line, sends the signals to
+// the process whose pid it is, while the script goes on. A target that writes
+// $PPID has its pyplaypen signalled.
+func cmdSignalWhen(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: signalwhen FILE NAME...")
+	}
+	file := ts.MkAbs(args[0])
+	var signals []syscall.Signal
+	for _, name := range args[1:] {
+		sig := unix.SignalNum("SIG" + name)
+		if sig == 0 {
+			ts.Fatalf("no signal SIG%s", name)
+		}
+		signals = append(signals, sig)
+	}
+	go func() {
+		for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			line, err := os.ReadFile(file)
+			if err != nil || len(line) == 0 {
+				continue
+			}
+			if pid, err := strconv.Atoi(strings.TrimSpace(string(line))); err == nil && pid > 1 {
+				for _, sig := range signals {
+					unix.Kill(pid, sig)
+				}
+			}
+			return
+		}
+	}()
 }
 
 const patience = 30 * time.Second
@@ -219,6 +262,20 @@ func cmdAlive(ts *testscript.TestScript, neg bool, args []string) {
 	for _, file := range args {
 		if !processRuns(ts, file) {
 			ts.Fatalf("the process of %s does not run", file)
+		}
+	}
+}
+
+// waitgone FILE...: until none of the processes whose pids stand in the files runs.
+func cmdWaitGone(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) == 0 {
+		ts.Fatalf("usage: waitgone FILE...")
+	}
+	for _, file := range args {
+		for end := time.Now().Add(patience); processRuns(ts, file); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				ts.Fatalf("the process of %s still runs", file)
+			}
 		}
 	}
 }

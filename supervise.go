@@ -307,7 +307,8 @@ func (s *supervisor) step() {
 // advance moves the call to its next phase if it is time.
 func (s *supervisor) advance(woken bool) {
 	now := time.Now()
-	if sig, ok := s.cancelled(); ok {
+	// All that wait: the wake pipe was emptied for all of them.
+	for sig, ok := s.cancelled(); ok; sig, ok = s.cancelled() {
 		switch s.phase {
 		case running:
 			s.out.reason, s.out.signal = reasonCancelled, sig
@@ -347,7 +348,7 @@ func (s *supervisor) leaderExited() {
 		s.finish()
 		return
 	}
-	s.out.leftovers = s.tree.descendants(time.Now().Add(s.job.killAfter))
+	s.out.leftovers = s.tree.descendants(time.Now().Add(s.lookTime()))
 	s.terminate()
 }
 
@@ -358,7 +359,14 @@ func (s *supervisor) terminate() {
 		s.kill()
 		return
 	}
-	s.tree.terminate(s.phaseEnd)
+	s.tree.terminate(time.Now().Add(s.lookTime()))
+}
+
+// lookTime is how long a walk through the tree may take, during which nothing
+// else is done: about as long as the grace, but neither nothing nor for ever,
+// since a tree may grow as fast as it is walked.
+func (s *supervisor) lookTime() time.Duration {
+	return min(max(s.job.killAfter, 100*time.Millisecond), time.Second)
 }
 
 func (s *supervisor) kill() {
