@@ -128,7 +128,9 @@ func (f *execCmd) run(start time.Time) (int, error) {
 		return 0, err
 	}
 	x := &execCall{call: c, flags: f, reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
-	if x.source, err = f.readSource(); err != nil {
+	x.source, err = f.readSource(c.deadline)
+	late := errors.Is(err, os.ErrDeadlineExceeded)
+	if err != nil && !late {
 		return 0, err
 	}
 	if x.cwd, err = os.Getwd(); err != nil {
@@ -137,7 +139,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	if c.id == "" {
 		c.id = randomHex(16)
 	}
-	if !f.SelfCheck {
+	if !f.SelfCheck && !late {
 		if x.workspace, err = newWorkspace(f.ArtifactDir, c.id, c.uid); err != nil {
 			return 0, err
 		}
@@ -145,7 +147,10 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	}
 	err = c.open(&f.callFlags)
 	var o *outcome
-	if err == nil {
+	switch {
+	case err == nil && late:
+		o = &outcome{reason: reasonTimeout}
+	case err == nil:
 		c.makePrivateDir()
 		o, err = x.supervise()
 	}
@@ -188,24 +193,56 @@ func (f *execCmd) check() error {
 
 const builtinProjector = "numpy-pandas"
 
-func (f *execCmd) readSource() ([]byte, error) {
+// readSource reads the source. Its errors are usage errors, and
+// os.ErrDeadlineExceeded where stdin does not end in time.
+func (f *execCmd) readSource(deadline time.Time) ([]byte, error) {
 	switch {
 	case f.SelfCheck:
 		return nil, nil
 	case f.Code != nil:
 		return []byte(*f.Code), nil
 	case f.File == "-":
-		source, err := io.ReadAll(os.Stdin)
-		if err != nil {
+		source, err := io.ReadAll(&timedReader{fd: 0, deadline: deadline})
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, usageError("read stdin: %w", err)
 		}
-		return source, nil
+		return source, err
 	}
 	source, err := os.ReadFile(f.File)
 	if err != nil {
 		return nil, usageError("%w", err)
 	}
 	return source, nil
+}
+
+// A timedReader reads from a descriptor that can't be made non-blocking, since
+// it is shared, until a deadline.
+type timedReader struct {
+	fd       int
+	deadline time.Time
+}
+
+func (r *timedReader) Read(p []byte) (int, error) {
+	for {
+		left := time.Until(r.deadline)
+		if left <= 0 {
+			return 0, os.ErrDeadlineExceeded
+		}
+		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, int(min(left/time.Millisecond+1, 1<<30)))
+		if err == unix.EINTR || err == nil && ready == 0 {
+			continue
+		}
+		n, err := unix.Read(r.fd, p)
+		switch {
+		case err == unix.EINTR || err == unix.EAGAIN:
+			continue
+		case err != nil:
+			return 0, err
+		case n == 0:
+			return 0, io.EOF
+		}
+		return n, nil
+	}
 }
 
 // supervise starts the interpreter in the workspace and waits for its end.
