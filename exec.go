@@ -348,7 +348,7 @@ func (x *execCall) settle(o *outcome) *execResult {
 // collect scans the workspace and keeps the artifacts.
 func (x *execCall) collect(r *execResult) {
 	w := x.workspace
-	list, err := scanArtifacts(w.dir, path.Join(runsName, w.id), x.limits)
+	list, err := scanArtifacts(w.dir, path.Join(runsName, w.id), w.uid, x.limits)
 	if err == nil && len(list) > 0 {
 		r.hashes, err = w.keep(list, x.audit != nil)
 	}
