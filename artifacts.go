@@ -67,6 +67,7 @@ const (
 // A scan walks a workspace after everything in it is dead.
 type scan struct {
 	limits      *limits
+	uid         int    // of the call, or -1
 	prefix      string // of an artifact's path
 	found       []artifact
 	bytes       int64
@@ -76,10 +77,14 @@ type scan struct {
 // scanArtifacts lists the regular files of the workspace, sorted by path. Names
 // that begin with a dot, and files that are no files (FIFOs, sockets, devices),
 // are not artifacts. Whatever could mean another file than it seems is refused:
-// links of both kinds, and names that are not UTF-8, which JSON could not give
-// back. Its errors are artifactErrors, or faults of the scan.
-func scanArtifacts(dir int, prefix string, l *limits) ([]artifact, error) {
-	s := &scan{limits: l, prefix: prefix}
+// links of both kinds, names that are not UTF-8, which JSON could not give
+// back, and what uid, if it is not negative, did not make but moved here.
+//
+// Other calls may run as the same uid and hold directories of this one open, so
+// each is taken over before it is read. What it then says can't change.
+// Its errors are artifactErrors, or faults of the scan.
+func scanArtifacts(dir int, prefix string, uid int, l *limits) ([]artifact, error) {
+	s := &scan{limits: l, prefix: prefix, uid: uid}
 	if err := s.directory(dir, "", 0); err != nil {
 		return nil, err
 	}
@@ -92,10 +97,10 @@ func (s *scan) directory(dir int, inside string, depth int) error {
 	if depth > scanDepth || s.directories > scanDirectories {
 		return refuseArtifact("more than %d levels or %d directories in the workspace", scanDepth, scanDirectories)
 	}
-	fd, err := openDirAt(dir, ".")
-	if err == unix.EACCES && unix.Fchmod(dir, 0o700) == nil {
-		fd, err = openDirAt(dir, ".")
+	if err := takeOver(dir, s.uid >= 0); err != nil {
+		return fmt.Errorf("scan %s: %w", inside, err)
 	}
+	fd, err := openDirAt(dir, ".")
 	if err != nil {
 		return fmt.Errorf("scan %s: %w", inside, err)
 	}
@@ -128,9 +133,16 @@ func (s *scan) entry(dir int, name, inside string, depth int) error {
 	if !utf8.ValidString(name) {
 		return refuseArtifact("the file name %q is not UTF-8", inside)
 	}
-	switch st.Mode & unix.S_IFMT {
+	kind := st.Mode & unix.S_IFMT
+	if (kind == unix.S_IFDIR || kind == unix.S_IFREG) && s.uid >= 0 && int(st.Uid) != s.uid {
+		return refuseArtifact("%q belongs to uid %d", inside, st.Uid)
+	}
+	switch kind {
 	case unix.S_IFDIR:
-		sub, err := openToEmpty(dir, name)
+		sub, err := openDirAt(dir, name)
+		if err == unix.EACCES && makeAccessible(dir, name) == nil {
+			sub, err = openDirAt(dir, name)
+		}
 		if err != nil {
 			return fmt.Errorf("scan %s: %w", inside, err)
 		}
@@ -220,20 +232,22 @@ func (w *workspace) keepEntry(dir int, name, inside string, listed map[string]bo
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
-	if w.uid >= 0 {
-		if err := chownPinned(fd, w.ownerUID, w.ownerGID); err != nil {
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		sub, err := openDirAt(dir, name)
+		if err != nil {
 			return err
 		}
+		defer unix.Close(sub)
+		if err := w.keepIn(sub, inside, listed); err != nil {
+			return err
+		}
+	} else if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 || w.uid >= 0 && int(st.Uid) != w.uid {
+		return refuseArtifact("%q changed while it was kept", inside)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if w.uid < 0 {
 		return nil
 	}
-	sub, err := openDirAt(dir, name)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(sub)
-	return w.keepIn(sub, inside, listed)
+	return chownPinned(fd, w.ownerUID, w.ownerGID)
 }
 
 // removeAny removes a file or a whole directory.

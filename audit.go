@@ -25,8 +25,7 @@ type audit struct {
 	extra    json.RawMessage
 }
 
-// newAudit opens the audit file, so that a call that can't be recorded is
-// refused before it starts. Its errors are usage errors.
+// newAudit returns nil if no record is asked for. Its errors are usage errors.
 func newAudit(path, extra string) (*audit, error) {
 	a := &audit{onStderr: os.Getenv("PYPLAYPEN_AUDIT") == "1", file: -1, path: path, extra: json.RawMessage("null")}
 	if extra != "" {
@@ -36,18 +35,24 @@ func newAudit(path, extra string) (*audit, error) {
 		}
 		a.extra = object
 	}
-	if path != "" {
-		// Not blocking: a FIFO without a reader is refused, not waited for.
-		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0o600)
-		if err != nil {
-			return nil, usageError("audit file %s: %w", path, err)
-		}
-		a.file = fd
-	}
-	if !a.onStderr && a.file < 0 {
+	if !a.onStderr && path == "" {
 		return nil, nil
 	}
 	return a, nil
+}
+
+// open opens the audit file, so that a call that can't be recorded is refused
+// before it starts. Its errors are usage errors.
+func (a *audit) open() (err error) {
+	if a == nil || a.path == "" {
+		return nil
+	}
+	// Not blocking: a FIFO without a reader is refused, not waited for.
+	a.file, err = unix.Open(a.path, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0o600)
+	if err != nil {
+		return usageError("audit file %s: %w", a.path, err)
+	}
+	return nil
 }
 
 // newHash is for a stream that the record will hold the digest of.

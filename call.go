@@ -112,7 +112,7 @@ func (c *call) chooseIdentity(uid int, why purpose) error {
 	c.userNS = bound.userNamespace
 	c.processes = bound.enforcement()
 	values := enforcements(c.processes)
-	if err := refuseRequested(c.limits, values); err != nil {
+	if err := refuseRequested(c.limits, values); err != nil && !why.warnOnly {
 		return err
 	}
 	if err := gate(c.limits, values); why.exec && !why.warnOnly && err != nil {
@@ -121,12 +121,12 @@ func (c *call) chooseIdentity(uid int, why purpose) error {
 	switch {
 	case requested && c.processes == enforcedByContainer && bound.cap.max > c.limits.value[processCount]:
 		c.notices = append(c.notices, capNotice(c.limits, bound.cap))
-	case unenforcedNames(c.limits, values) != "":
+	case unenforcedNames(values) != "":
 		words := "not enforced here: "
-		if unenforcedNames(c.limits, values) == processCount.String() && !why.exec && userNamespaceLikely() {
+		if unenforcedNames(values) == processCount.String() && !why.exec && userNamespaceLikely() {
 			words = "not enforced unless requested: "
 		}
-		c.notices = append(c.notices, words+unenforcedNames(c.limits, values))
+		c.notices = append(c.notices, words+unenforcedNames(values))
 	}
 	return nil
 }
@@ -181,9 +181,9 @@ func (c *call) rlimits(fileExtra int64) []rlim {
 	return list
 }
 
-// open prepares what the call needs on the machine: signals first, so that
-// whatever comes after is undone. Close must follow, also after an error.
-func (c *call) open(f *callFlags) error {
+// open prepares what the call needs to run: signals first, so that whatever
+// comes after is undone. Close must follow, also after an error.
+func (c *call) open() error {
 	sup, err := newSupervisor()
 	wake := func() {}
 	if err == nil {
@@ -191,17 +191,18 @@ func (c *call) open(f *callFlags) error {
 	}
 	c.out, c.err = newSink(1, wake), newSink(2, wake)
 	c.console = newConsole(c.err)
-	if err != nil {
-		return err
-	}
+	c.env = os.Environ()
+	return err
+}
+
+// announce prints the notices of a call that is about to start.
+func (c *call) announce(f *callFlags) {
 	for _, n := range c.notices {
 		c.console.notice("%s", n)
 	}
-	c.env = os.Environ()
 	if c.uid < 0 && f.ChildUID != strconv.Itoa(defaultChildUID) && f.ChildUID != strconv.Itoa(os.Geteuid()) {
 		c.console.notice("--child-uid %s has no effect: only root can drop to another uid", f.ChildUID)
 	}
-	return nil
 }
 
 // makePrivateDir makes the call's TMPDIR, which as root is its HOME too.

@@ -109,12 +109,11 @@ func waysOut(id limitID, last string) string {
 	return "run on Linux, or " + last
 }
 
-// unenforcedNames lists the limits that a call has at their defaults and that
-// nothing keeps.
-func unenforcedNames(l *limits, e [numLimits]enforcement) string {
+// unenforcedNames lists the limits that nothing keeps.
+func unenforcedNames(e [numLimits]enforcement) string {
 	var names []string
 	for id := range numLimits {
-		if !l.requested[id] && e[id] == unsupported {
+		if e[id] == unsupported {
 			names = append(names, id.String())
 		}
 	}

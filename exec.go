@@ -21,15 +21,15 @@ import (
 
 type execCmd struct {
 	callFlags
-	File            string  `arg:"" optional:"" help:"File with Python source; - for stdin."`
-	Code            *string `short:"c" placeholder:"CODE" help:"Python source."`
-	Python          string  `default:"python3" env:"PYPLAYPEN_PYTHON" placeholder:"PATH" help:"Interpreter, looked up on PATH with the rights of the call."`
-	ArtifactDir     string  `placeholder:"DIR" help:"Keep files that the code writes below DIR/sandbox-runs; made if missing (default .)."`
-	GlobalsProvider string  `placeholder:"MODULE:FUNCTION" help:"Called in the child for a dict of globals."`
-	TypeProjector   string  `placeholder:"MODULE:FUNCTION" help:"Called with values that have no JSON form; numpy-pandas is built in."`
-	Extra           string  `placeholder:"JSON" help:"A JSON object to hand on to the globals provider."`
-	WarnOnly        bool    `help:"Run although a limit is not enforced here."`
-	SelfCheck       bool    `help:"Run no code; start the interpreter, resolve provider and projector, and say so."`
+	File            string   `arg:"" optional:"" help:"File with Python source; - for stdin."`
+	Code            []string `short:"c" sep:"none" placeholder:"CODE" help:"Python source."`
+	Python          string   `default:"python3" env:"PYPLAYPEN_PYTHON" placeholder:"PATH" help:"Interpreter, looked up on PATH with the rights of the call."`
+	ArtifactDir     string   `placeholder:"DIR" help:"Keep files that the code writes below DIR/sandbox-runs; made if missing (default .)."`
+	GlobalsProvider string   `placeholder:"MODULE:FUNCTION" help:"Called in the child for a dict of globals."`
+	TypeProjector   string   `placeholder:"MODULE:FUNCTION" help:"Called with values that have no JSON form; numpy-pandas is built in."`
+	Extra           string   `placeholder:"JSON" help:"A JSON object to hand on to the globals provider."`
+	WarnOnly        bool     `help:"Run although a limit is not enforced here."`
+	SelfCheck       bool     `help:"Run no code; start the interpreter, resolve provider and projector, and say so."`
 }
 
 func (*execCmd) Help() string {
@@ -114,6 +114,7 @@ type execCall struct {
 	source    []byte
 	workspace *workspace // nil for a self-check
 	cwd       string     // the caller's
+	python    string
 	reader    frameReader
 	argv      []string
 }
@@ -127,7 +128,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	x := &execCall{call: c, flags: f, reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
+	x := &execCall{call: c, flags: f, python: f.Python, reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
 	x.source, err = f.readSource(c.deadline)
 	late := errors.Is(err, os.ErrDeadlineExceeded)
 	if err != nil && !late {
@@ -139,18 +140,23 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	if c.id == "" {
 		c.id = randomHex(16)
 	}
+	if err := c.audit.open(); err != nil {
+		return 0, err
+	}
+	openErr := c.open()
 	if !f.SelfCheck && !late {
 		if x.workspace, err = newWorkspace(f.ArtifactDir, c.id, c.uid); err != nil {
 			return 0, err
 		}
 		defer x.workspace.close()
 	}
-	err = c.open(&f.callFlags)
+	c.announce(&f.callFlags)
 	var o *outcome
-	switch {
+	switch err = openErr; {
 	case err == nil && late:
 		o = &outcome{reason: reasonTimeout}
 	case err == nil:
+		x.seeFrom(x.cwd)
 		c.makePrivateDir()
 		o, err = x.supervise()
 	}
@@ -163,11 +169,9 @@ func (f *execCmd) run(start time.Time) (int, error) {
 }
 
 func (f *execCmd) check() error {
-	sources := 0
-	for _, given := range []bool{f.File != "", f.Code != nil} {
-		if given {
-			sources++
-		}
+	sources := len(f.Code)
+	if f.File != "" {
+		sources++
 	}
 	switch {
 	case f.SelfCheck && sources > 0:
@@ -199,8 +203,8 @@ func (f *execCmd) readSource(deadline time.Time) ([]byte, error) {
 	switch {
 	case f.SelfCheck:
 		return nil, nil
-	case f.Code != nil:
-		return []byte(*f.Code), nil
+	case len(f.Code) > 0:
+		return []byte(f.Code[0]), nil
 	case f.File == "-":
 		source, err := io.ReadAll(&timedReader{fd: 0, deadline: deadline})
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -245,6 +249,34 @@ func (r *timedReader) Read(p []byte) (int, error) {
 	}
 }
 
+// seeFrom has relative paths to the interpreter and its modules mean what they
+// mean in dir, although the interpreter starts in the workspace.
+func (x *execCall) seeFrom(dir string) {
+	if strings.Contains(x.python, "/") {
+		x.python = absoluteIn(dir, x.python)
+	}
+	for _, name := range []string{"PATH", "PYTHONPATH"} {
+		if list, _ := lookupEnv(x.env, name); list != "" {
+			entries := strings.Split(list, ":")
+			for i, entry := range entries {
+				entries[i] = absoluteIn(dir, entry)
+			}
+			x.env = setEnv(x.env, name, strings.Join(entries, ":"))
+		}
+	}
+}
+
+// absoluteIn does not clean the path, since .. behind a link leads elsewhere.
+func absoluteIn(dir, p string) string {
+	switch {
+	case p == "":
+		return dir
+	case p[0] == '/':
+		return p
+	}
+	return strings.TrimSuffix(dir, "/") + "/" + p
+}
+
 // supervise starts the interpreter in the workspace and waits for its end.
 func (x *execCall) supervise() (*outcome, error) {
 	stdin, err := emptyInput()
@@ -268,7 +300,7 @@ func (x *execCall) supervise() (*outcome, error) {
 	defer unix.Close(requestFD)
 	clearCloseOnExec(frameFD)
 	clearCloseOnExec(requestFD)
-	x.argv = []string{x.flags.Python, "-c", runnerSource, strconv.Itoa(requestFD), strconv.Itoa(frameFD)}
+	x.argv = []string{x.python, "-c", runnerSource, strconv.Itoa(requestFD), strconv.Itoa(frameFD)}
 	j := x.newJob(x.argv, stdin)
 	j.spec.passFDs = []int{frameFD, requestFD}
 	j.spec.rlimits = rlimits
@@ -385,7 +417,7 @@ func (x *execCall) settle(o *outcome) *execResult {
 // collect scans the workspace and keeps the artifacts.
 func (x *execCall) collect(r *execResult) {
 	w := x.workspace
-	list, err := scanArtifacts(w.dir, path.Join(runsName, w.id), x.limits)
+	list, err := scanArtifacts(w.dir, path.Join(runsName, w.id), w.uid, x.limits)
 	if err == nil && len(list) > 0 {
 		r.hashes, err = w.keep(list, x.audit != nil)
 	}
@@ -397,19 +429,23 @@ func (x *execCall) collect(r *execResult) {
 		r.err = &execError{Type: errInternal, Message: "artifacts: " + err.Error()}
 	default:
 		r.artifacts = list
-		r.value = artifactValue(r.value, list, w.path)
+		r.value = artifactValue(r.value, list, w.path, w.realPath)
 	}
 }
 
 // artifactValue gives a return value that is an artifact's path, relative to
 // the workspace or absolute, as its path relative to the artifact directory.
-func artifactValue(value json.RawMessage, list []artifact, workspacePath string) json.RawMessage {
+func artifactValue(value json.RawMessage, list []artifact, workspacePaths ...string) json.RawMessage {
 	var text string
 	if json.Unmarshal(value, &text) != nil {
 		return value
 	}
 	for _, a := range list {
-		if text == a.inside || text == filepath.Join(workspacePath, a.inside) {
+		same := text == a.inside
+		for _, dir := range workspacePaths {
+			same = same || text == filepath.Join(dir, a.inside)
+		}
+		if same {
 			value, _ = json.Marshal(a.Path)
 		}
 	}
@@ -429,7 +465,10 @@ func (x *execCall) finish(r *execResult) *execResult {
 	if code, ok := execExit[r.err.Type]; ok {
 		r.code = code
 	}
-	if r.err.signal != 0 {
+	if x.flags.SelfCheck {
+		r.code = exitCannotRun
+	}
+	if r.err.signal != 0 && (!x.flags.SelfCheck || r.err.Type == errCancelled) {
 		r.code = exitSignal + r.err.signal
 	}
 	return r
@@ -445,7 +484,7 @@ func (x *execCall) details(e *execError) *errorDetails {
 // classify says what became of the code, from what is known first: what
 // pyplaypen did, what the kernel says, what the runner says.
 func (x *execCall) classify(o *outcome) (json.RawMessage, *execError) {
-	v := x.judge(o, []string{x.flags.Python})
+	v := x.judge(o, []string{x.python})
 	switch o.reason {
 	case reasonTimeout:
 		return nil, &execError{Type: errTimeout, Message: v.line, limit: v.limit}
@@ -500,7 +539,7 @@ func (x *execCall) interpreterFailure(o *outcome, v verdict) *execError {
 	if o.status.Signaled() {
 		how = "killed by " + signalName(o.status.Signal())
 	}
-	message := fmt.Sprintf("the interpreter %s did not start (%s)", quoteName(x.flags.Python), how)
+	message := fmt.Sprintf("the interpreter %s did not start (%s)", quoteName(x.python), how)
 	id, ok := x.starvedOf(o, v)
 	if ok {
 		message += ": " + x.limits.assignment(id) + " is too low for it"
@@ -531,7 +570,7 @@ func (x *execCall) starvedOf(o *outcome, v verdict) (limitID, bool) {
 
 // report prints the result and returns the exit code.
 func (x *execCall) report(o *outcome, r *execResult) int {
-	x.explain(o, []string{x.flags.Python}, "")
+	x.explain(o, []string{x.python}, "")
 	text, err := x.encode(r)
 	if err != nil {
 		r.err = &execError{Type: errInternal, Message: "encode the result: " + err.Error()}
@@ -577,7 +616,7 @@ func (x *execCall) encode(r *execResult) ([]byte, error) {
 const eventSandbox = "sandbox_execution"
 
 func (x *execCall) auditRecord(o *outcome, r *execResult) map[string]any {
-	v := x.judge(o, []string{x.flags.Python})
+	v := x.judge(o, []string{x.python})
 	record := x.record(eventSandbox, o, v)
 	sum := sha256.Sum256(x.source)
 	record["code_sha256"] = hex.EncodeToString(sum[:])

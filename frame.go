@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 )
 
 // The runner says hello before it touches the code, and sends one frame at its
@@ -46,7 +49,7 @@ type frameReader struct {
 }
 
 func (r *frameReader) write(p []byte) {
-	room := r.limit + frameSlack - int64(len(r.data))
+	room := min(r.limit, math.MaxInt64-frameSlack) + frameSlack - int64(len(r.data))
 	if int64(len(p)) > room {
 		p, r.overflow = p[:room], true
 	}
@@ -84,15 +87,28 @@ func (r *frameReader) frame() (*frame, error) {
 	return r.decode(body)
 }
 
+// decode takes a body apart. The code may have written it, so that whatever
+// would not come out of the result as it went in is refused.
 func (r *frameReader) decode(body []byte) (*frame, error) {
+	if !utf8.Valid(body) {
+		return nil, errors.New("the frame is malformed: it is not UTF-8")
+	}
+	if levels(body) > frameLevels {
+		return nil, fmt.Errorf("the frame is malformed: more than %d levels", frameLevels)
+	}
 	f := new(frame)
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(f); err != nil {
 		return nil, fmt.Errorf("the frame is malformed: %w", err)
 	}
-	if d.More() {
+	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("the frame is malformed: more than one value")
+	}
+	if f.Error != nil && f.Error.Limit != "" {
+		if _, ok := findLimit(f.Error.Limit); !ok {
+			return nil, errors.New("the frame is malformed: it names an unknown limit")
+		}
 	}
 	switch {
 	case f.Status == "ok" && f.Error == nil && (f.ReturnValue != nil) != (f.Python != ""):
@@ -106,7 +122,30 @@ func (r *frameReader) decode(body []byte) (*frame, error) {
 	return nil, errors.New("the frame is malformed: its parts do not fit")
 }
 
-// request encodes the fields that the runner reads: name, length, bytes.
+// frameLevels is how deep a frame may nest: the value's 50 levels, and its own.
+const frameLevels = 50 + 1
+
+// levels counts how deep a JSON text nests.
+func levels(text []byte) int {
+	level, deepest, quoted := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[' || c == '{':
+			level++
+			deepest = max(deepest, level)
+		case c == ']' || c == '}':
+			level--
+		}
+	}
+	return deepest
+}
+
+// encodeRequest encodes the fields that the runner reads: name, length, bytes.
 func encodeRequest(fields [][2]string) []byte {
 	var b bytes.Buffer
 	for _, f := range fields {

@@ -222,7 +222,10 @@ func openToEmpty(parent int, name string) (int, error) {
 	if err == unix.EACCES && makeAccessible(parent, name) == nil {
 		fd, err = openDirAt(parent, name)
 	}
-	if err == nil && os.Geteuid() != 0 {
+	if err == nil {
+		if os.Geteuid() == 0 { // from whoever of the call's uid still has it open
+			unix.Fchown(fd, 0, -1)
+		}
 		unix.Fchmod(fd, 0o700)
 	}
 	return fd, err

@@ -37,10 +37,14 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := c.audit.open(); err != nil {
+		return 0, err
+	}
 	r := runOutput{call: c, flags: f}
-	err = c.open(&f.callFlags)
+	err = c.open()
 	var o *outcome
 	if err == nil {
+		c.announce(&f.callFlags)
 		if c.uid >= 0 {
 			c.makePrivateDir()
 			c.takeDirectory(f.RestoreOwnership)

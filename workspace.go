@@ -19,6 +19,7 @@ type workspace struct {
 	root, runs, dir int // descriptors
 	id              string
 	path            string // absolute
+	realPath        string // the same, links resolved, as getcwd(3) has it
 	rootPath        string
 	uid             int // of the call, or -1
 	ownerUID        int // of DIR, who gets what is kept
@@ -45,6 +46,11 @@ func newWorkspace(dir, id string, uid int) (*workspace, error) {
 	if w.root, err = unix.Open(abs, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return fail(err)
 	}
+	if w.realPath, err = filepath.EvalSymlinks(abs); err != nil {
+		w.close()
+		return fail(err)
+	}
+	w.realPath = filepath.Join(w.realPath, runsName, id)
 	var st unix.Stat_t
 	if err := unix.Fstat(w.root, &st); err != nil {
 		w.close()
@@ -100,6 +106,10 @@ func (w *workspace) make() error {
 			if w.dir, err = openDirAt(runs, w.id); err == nil {
 				err = unix.Fchmod(w.dir, 0o700) // the umask may have taken bits away
 			}
+			if err != nil {
+				unix.Unlinkat(runs, w.id, unix.AT_REMOVEDIR)
+				unix.Unlinkat(w.root, runsName, unix.AT_REMOVEDIR)
+			}
 			return err
 		}
 		unix.Close(runs)
@@ -121,12 +131,24 @@ func letPass(fd int) {
 	}
 }
 
-// seize shuts processes of the call's uid that belong to other calls out.
-func (w *workspace) seize() error {
-	if w.uid < 0 {
-		return nil
+// seize shuts out the processes of the call's uid that belong to other calls,
+// and undoes what the code may have done to the mode.
+func (w *workspace) seize() error { return takeOver(w.dir, w.uid >= 0) }
+
+// takeOver makes a directory that is no longer the code's to change: its
+// owner may do everything, and nobody else may write to it. As root the owner
+// is root, which also takes the rights from those who hold it open.
+func takeOver(dir int, root bool) error {
+	if root {
+		if err := unix.Fchown(dir, os.Geteuid(), -1); err != nil {
+			return err
+		}
 	}
-	return unix.Fchown(w.dir, os.Geteuid(), -1)
+	var st unix.Stat_t
+	if err := unix.Fstat(dir, &st); err != nil {
+		return err
+	}
+	return unix.Fchmod(dir, uint32(st.Mode)&0o755|0o700)
 }
 
 // remove removes the workspace with all that is in it, and sandbox-runs if it
