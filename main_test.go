@@ -22,14 +22,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == childStage || os.Args[1] == probeStage) {
 		os.Exit(mainCode())
 	}
-	testscript.Main(m, map[string]func(){
-		"pyplaypen": main,
-		"pyplaypen-without-children-file": func() {
-			testOnlyNoChildrenFile = true
-			main()
-		},
-	})
+	testscript.Main(m, programs)
 }
+
+// programs are what scripts can execute, besides those on PATH.
+var programs = map[string]func(){"pyplaypen": main}
 
 // mustRun turns every skip for a missing tool or privilege into a failure.
 var mustRun = os.Getenv("PYPLAYPEN_TEST_MUST_RUN") == "1"
