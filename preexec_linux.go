@@ -151,7 +151,7 @@ func (c *childProcess) dropPrivileges() bool {
 	rgid, egid, sgid := unix.Getresgid()
 	groups, err := unix.Getgroups()
 	for _, id := range []int{ruid, euid, suid, rgid, egid, sgid} {
-		if id != c.spec.uid {
+		if uint32(id) != uint32(c.spec.uid) { // x/sys returns those from 1<<31 on as negative
 			err = syscall.EPERM
 		}
 	}
