@@ -95,6 +95,7 @@ func setupScript(env *testscript.Env) error {
 		}
 	}
 	env.Setenv("PATH", path+":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
+	env.Setenv("PROGRAM", path+"/pyplaypen") // for where PATH does not lead to it
 	env.Setenv("TMPDIR", "/tmp")
 	env.Setenv("UID", strconv.Itoa(os.Getuid()))
 	return nil
