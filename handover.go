@@ -2,11 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +28,7 @@ var stateDirs = []string{"/var/lib/pyplaypen", "/run/pyplaypen"}
 // A handoverRecord says how to put a directory right.
 type handoverRecord struct {
 	Path     string `json:"path"`
+	RawPath  []byte `json:"raw_path,omitempty"` // if it is no UTF-8, which a JSON string can't hold
 	Dev      uint64 `json:"dev"`
 	Ino      uint64 `json:"ino"`
 	Owner    int    `json:"owner"`     // before the first call
@@ -67,17 +69,22 @@ func handOver(uid int, files bool) (h *handover, notice string) {
 	if int(st.Uid) != uid && passable(&st, uid, 3) && !files {
 		return nil, ""
 	}
+	if unix.Faccessat(dir, ".", 2, 0) == unix.EROFS {
+		return nil, ""
+	}
 	if isSystemDirectory(&st) {
 		return nil, fmt.Sprintf("%s is a system directory: it is not handed to uid %d, which cannot create files in it", path, uid)
 	}
 	h, err = enterHandover(dir, path, uid, files)
 	switch {
-	case errors.Is(err, unix.EROFS):
-		return nil, ""
-	case err != nil:
+	case err == nil:
+		return h, ""
+	case !passable(&st, uid, 3):
 		return nil, fmt.Sprintf("%s is not handed to uid %d, which cannot create files in it: %v", path, uid, err)
+	case files:
+		return nil, fmt.Sprintf("the files that uid %d makes below %s stay its own: %v", uid, path, err)
 	}
-	return h, ""
+	return nil, "" // it is the uid's, whether by another call or not
 }
 
 func openStateDir() (int, error) {
@@ -136,6 +143,9 @@ func enterLocked(state, dir int, path string, uid int, files bool) (*handover, e
 		Path: path, Dev: uint64(st.Dev), Ino: st.Ino, Owner: int(st.Uid), ChildUID: uid,
 		Handed: !passable(&st, uid, 3), Files: files,
 	}
+	if !utf8.ValidString(path) {
+		want.RawPath = []byte(path)
+	}
 	flags := unix.O_RDWR | unix.O_CLOEXEC | unix.O_NOFOLLOW
 	if want.Handed || files {
 		flags |= unix.O_CREAT
@@ -146,6 +156,12 @@ func enterLocked(state, dir int, path string, uid int, files bool) (*handover, e
 	}
 	if err != nil {
 		return nil, err
+	}
+	if _, unread := readRecord(fd); unread == nil && flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
+		// A call was killed since the repair.
+		restoreHandover(state, fd, dir, want.name())
+		unix.Close(fd)
+		return enterLocked(state, dir, path, uid, files)
 	}
 	if err = joinRecord(fd, dir, want); err == nil {
 		err = flock(fd, unix.LOCK_SH)
@@ -192,7 +208,13 @@ func (h *handover) giveBack() error {
 	if flock(h.record, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return nil // others are still in it
 	}
-	return restoreHandover(h.state, h.record, h.name)
+	// By this name it is found wherever it was moved meanwhile.
+	dir, err := unix.Open(".", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("restore the current directory's owner: %w", err)
+	}
+	defer unix.Close(dir)
+	return restoreHandover(h.state, h.record, dir, h.name)
 }
 
 // repairHandovers puts right what calls that were killed left behind.
@@ -226,38 +248,52 @@ func repairHandoversIn(state int) {
 			continue
 		}
 		if flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-			restoreHandover(state, fd, name)
+			repairHandover(state, fd, name)
 		}
 		unix.Close(fd)
 	}
 }
 
-// restoreHandover undoes what the record says, unless the directory is no
-// longer where it was or somebody else has changed its owner since. The caller
-// holds the state lock and the record's.
-func restoreHandover(state, record int, name string) error {
+// repairHandover undoes what the record of a killed call says.
+func repairHandover(state, record int, name string) {
 	defer unix.Unlinkat(state, name, 0)
 	r, err := readRecord(record)
 	if err != nil {
-		return nil // killed before the record was written, so before the chown
+		return // killed before the record was written, so before the chown
 	}
-	dir, err := unix.Open(r.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	path := r.Path
+	if r.RawPath != nil {
+		path = string(r.RawPath)
+	}
+	dir, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return fmt.Errorf("restore the owner of %s: %w", r.Path, err)
+		return
 	}
 	defer unix.Close(dir)
+	restoreHandover(state, record, dir, name)
+}
+
+// restoreHandover undoes what the record says about dir, unless that is another
+// directory or somebody else has changed its owner since. The caller holds the
+// state lock and the record's.
+func restoreHandover(state, record, dir int, name string) error {
+	defer unix.Unlinkat(state, name, 0)
+	r, err := readRecord(record)
+	if err != nil {
+		return nil
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil || uint64(st.Dev) != r.Dev || st.Ino != r.Ino {
 		return fmt.Errorf("restore the owner of %s: it is another directory now", r.Path)
 	}
-	if r.Files {
-		if err := giveBackFiles(dir, r.ChildUID, r.Owner, 0); err != nil {
-			return fmt.Errorf("give files below %s back: %w", r.Path, err)
-		}
-	}
 	if r.Handed && int(st.Uid) == r.ChildUID {
 		if err := unix.Fchown(dir, r.Owner, -1); err != nil {
 			return fmt.Errorf("restore the owner of %s: %w", r.Path, err)
+		}
+	}
+	if r.Files {
+		if err := giveBackFiles(dir, r.ChildUID, r.Owner, 0); err != nil {
+			return fmt.Errorf("give files below %s back: %w", r.Path, err)
 		}
 	}
 	return nil
@@ -265,8 +301,9 @@ func restoreHandover(state, record int, name string) error {
 
 // giveBackFiles changes the owner of what belongs to from below dir, on the
 // same mount, following no links. A file with another name elsewhere is left
-// alone. It keeps one descriptor for each level that it is deep, and gives up
-// at a depth that no honest program makes.
+// alone. It keeps one descriptor for each level that it is deep, and goes no
+// further down than any honest program does. What can't be changed does not
+// keep it from the rest; the first error is returned.
 func giveBackFiles(dir, from, to, depth int) error {
 	if depth > giveBackDepth {
 		return fmt.Errorf("more than %d levels of directories", giveBackDepth)
@@ -281,6 +318,7 @@ func giveBackFiles(dir, from, to, depth int) error {
 	if err != nil {
 		return err
 	}
+	var first error
 	for _, name := range names {
 		fd, err := openPinned(dir, name)
 		if err != nil {
@@ -288,11 +326,14 @@ func giveBackFiles(dir, from, to, depth int) error {
 		}
 		err = giveBackPinned(fd, from, to, depth)
 		unix.Close(fd)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		if err != nil && first == nil {
+			first = err
+			if depth == 0 { // deeper names would make a long line
+				first = fmt.Errorf("%s: %w", name, err)
+			}
 		}
 	}
-	return nil
+	return first
 }
 
 const giveBackDepth = 200
@@ -302,16 +343,15 @@ func giveBackPinned(fd, from, to, depth int) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
 	}
+	var below, own error
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	if isDir {
-		if err := giveBackFiles(fd, from, to, depth+1); err != nil {
-			return err
-		}
+		below = giveBackFiles(fd, from, to, depth+1)
 	}
 	if int(st.Uid) == from && (isDir || st.Nlink == 1) {
-		return chownPinned(fd, to, -1)
+		own = chownPinned(fd, to, -1)
 	}
-	return nil
+	return cmp.Or(below, own)
 }
 
 // writeRecord replaces the text in a way that leaves a readable record at
@@ -321,8 +361,8 @@ func writeRecord(fd int, r *handoverRecord) error {
 	if err != nil {
 		return err
 	}
-	if _, err := unix.Pwrite(fd, text, 0); err != nil {
-		return err
+	if n, err := unix.Pwrite(fd, text, 0); err != nil || n < len(text) {
+		return cmp.Or(err, error(unix.ENOSPC))
 	}
 	return unix.Ftruncate(fd, int64(len(text)))
 }

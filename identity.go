@@ -66,7 +66,10 @@ func blockadeBelow(dir, rest string, uid int) (blockade, bool) {
 		next := filepath.Join(dir, component)
 		if target, err := os.Readlink(next); err == nil && links < 40 {
 			links++
-			rest = target + "/" + after
+			rest = target
+			if more {
+				rest += "/" + after
+			}
 			if filepath.IsAbs(target) {
 				dir = "/"
 			}

@@ -24,13 +24,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == childStage || os.Args[1] == probeStage) {
 		os.Exit(mainCode())
 	}
-	testscript.Main(m, map[string]func(){
-		"pyplaypen": main,
-		"pyplaypen-without-children-file": func() {
-			testOnlyNoChildrenFile = true
-			main()
-		},
-	})
+	testscript.Main(m, programs)
 }
 
 // program copies this test binary to where every uid can run it, under the name
@@ -59,6 +53,9 @@ var program = sync.OnceValues(func() (string, error) {
 	_, err = io.Copy(copied, self)
 	return copied.Name(), errors.Join(err, copied.Close())
 })
+
+// programs are what scripts can execute, besides those on PATH.
+var programs = map[string]func(){"pyplaypen": main}
 
 // mustRun turns every skip for a missing tool or privilege into a failure.
 var mustRun = os.Getenv("PYPLAYPEN_TEST_MUST_RUN") == "1"
@@ -132,6 +129,7 @@ func setupScript(env *testscript.Env) error {
 	}
 	env.Setenv("PATH", path+":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")
 	env.Setenv("BIN", path)
+	env.Setenv("PROGRAM", path+"/pyplaypen") // for where PATH does not lead to it
 	env.Setenv("TMPDIR", "/tmp")
 	env.Setenv("UID", strconv.Itoa(os.Getuid()))
 	return nil

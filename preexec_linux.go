@@ -140,11 +140,19 @@ func (c *childProcess) dropPrivileges() bool {
 			return false
 		}
 	}
+	// A caller may have set up that the change of uid keeps them
+	// (SECBIT_NO_SETUID_FIXUP), and inheritable ones outlive it and execve.
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		c.failed(stepDropCheck, 0, err.(syscall.Errno))
+		return false
+	}
 	ruid, euid, suid := unix.Getresuid()
 	rgid, egid, sgid := unix.Getresgid()
 	groups, err := unix.Getgroups()
 	for _, id := range []int{ruid, euid, suid, rgid, egid, sgid} {
-		if id != c.spec.uid {
+		if uint32(id) != uint32(c.spec.uid) { // x/sys returns those from 1<<31 on as negative
 			err = syscall.EPERM
 		}
 	}

@@ -153,7 +153,9 @@ func removeTree(parent int, name string) error {
 		return err
 	}
 	defer unix.Close(top)
-	moved := 0
+	// Names that the code can't have taken: a directory can't replace a file.
+	prefix, moved := ".moved-"+randomHex(8)+"-", 0
+	free := func() string { moved++; return prefix + strconv.Itoa(moved) }
 	for {
 		names, err := readNames(top)
 		if err != nil {
@@ -163,14 +165,16 @@ func removeTree(parent int, name string) error {
 			return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
 		}
 		for _, entry := range names {
-			if err := removeEntry(top, entry, &moved); err != nil {
+			if err := removeEntry(top, entry, free); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func removeEntry(top int, entry string, moved *int) error {
+// removeEntry removes one entry of top. Directories two levels down move to a
+// free name in it.
+func removeEntry(top int, entry string, free func() string) error {
 	if err := unlinkFileOrEmptyDir(top, entry); err != unix.ENOTEMPTY && err != unix.EEXIST && err != unix.EACCES {
 		return err
 	}
@@ -190,8 +194,7 @@ func removeEntry(top int, entry string, moved *int) error {
 		for _, child := range names {
 			err := unlinkFileOrEmptyDir(sub, child)
 			for err == unix.ENOTEMPTY || err == unix.EEXIST || err == unix.EACCES {
-				*moved++
-				err = unix.Renameat(sub, child, top, ".moved-"+strconv.Itoa(*moved))
+				err = unix.Renameat(sub, child, top, free())
 				if err == unix.EACCES && makeAccessible(sub, child) != nil {
 					return err
 				}
@@ -216,7 +219,8 @@ func unlinkFileOrEmptyDir(dir int, name string) error {
 	return err
 }
 
-// openToEmpty opens a directory for the removal of its entries.
+// openToEmpty opens a directory for the removal of its entries. It becomes the
+// caller's own, so that no process that outlived a killed supervisor adds any.
 func openToEmpty(parent int, name string) (int, error) {
 	fd, err := openDirAt(parent, name)
 	if err == unix.EACCES && makeAccessible(parent, name) == nil {
@@ -231,11 +235,20 @@ func openToEmpty(parent int, name string) (int, error) {
 	return fd, err
 }
 
-// makeAccessible gives the owner back what the code may have taken from its
-// own directory. Root needs no mode, and must not follow a link here.
+// makeAccessible makes a directory the caller's own and gives back what the
+// code may have taken from its mode: root may lack CAP_DAC_OVERRIDE, and a user
+// has none. In parent, the caller's by now, nobody puts another file in its
+// place.
 func makeAccessible(parent int, name string) error {
-	if os.Geteuid() == 0 {
+	var st unix.Stat_t
+	if err := unix.Fstatat(parent, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return unix.EACCES
+	}
+	if err := unix.Fchownat(parent, name, os.Geteuid(), -1, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
 	}
 	return unix.Fchmodat(parent, name, 0o700, 0)
 }

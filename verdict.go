@@ -121,16 +121,15 @@ func (c *call) describeFailure(o *outcome, argv []string) string {
 	}
 	path, pathSet := lookupEnv(c.env, "PATH")
 	candidates := execCandidates(argv[0], path, pathSet)
-	tried := []string{candidates[min(int(r.index), len(candidates)-1)]}
-	if r.errno == syscall.ENOENT {
-		tried = candidates
-	}
+	at := min(int(r.index), len(candidates)-1)
+	skipped := make([]bool, len(candidates))
+	skipped[at] = r.errno == syscall.EACCES
 	for _, record := range o.records {
 		if record.step == stepSkip && int(record.index) < len(candidates) {
-			tried = append(tried, candidates[record.index])
+			skipped[record.index] = true
 		}
 	}
-	return "cannot run " + quoteName(argv[0]) + ": " + c.whyNotExecuted(argv[0], tried, r.errno)
+	return "cannot run " + quoteName(argv[0]) + ": " + c.whyNotExecuted(argv[0], candidates, skipped, at, r.errno)
 }
 
 func rlimitName(resource int) string {
@@ -142,8 +141,10 @@ func rlimitName(resource int) string {
 	return "rlimit"
 }
 
-// whyNotExecuted explains the errno of execve for the paths that were tried.
-func (c *call) whyNotExecuted(name string, paths []string, errno syscall.Errno) string {
+// whyNotExecuted explains the errno of execve: for the candidate at the index
+// at, or, if the search went through all, for the first that is there. Those
+// skipped could not be reached or executed.
+func (c *call) whyNotExecuted(name string, candidates []string, skipped []bool, at int, errno syscall.Errno) string {
 	switch errno {
 	case syscall.ENOMEM, syscall.E2BIG: // the latter for arguments that do not fit in
 		if errno == syscall.ENOMEM || c.limits.value[memoryBytes] < execFloor {
@@ -151,12 +152,16 @@ func (c *call) whyNotExecuted(name string, paths []string, errno syscall.Errno) 
 		}
 	case syscall.ENOENT, syscall.ENOTDIR, syscall.EACCES:
 		searched := !strings.Contains(name, "/")
-		for _, path := range paths {
+		for i, path := range candidates {
 			// A directory of PATH that can't be passed matters only if it has the program.
-			if _, err := os.Lstat(path); searched && err != nil {
+			if st, err := os.Lstat(path); searched && (err != nil || st.IsDir()) {
 				continue
 			}
-			if why := c.inTheWay(path, errno); why != "" {
+			one := errno
+			if errno == syscall.EACCES && !skipped[i] {
+				one = syscall.ENOENT
+			}
+			if why := c.inTheWay(path, one); why != "" {
 				return why
 			}
 		}
@@ -164,7 +169,7 @@ func (c *call) whyNotExecuted(name string, paths []string, errno syscall.Errno) 
 			return "not found on PATH"
 		}
 	}
-	return fmt.Sprintf("%s: %v", paths[0], errno)
+	return fmt.Sprintf("%s: %v", candidates[at], errno)
 }
 
 // inTheWay looks for what keeps path from running, as seen with the caller's rights.

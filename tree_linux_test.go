@@ -1,0 +1,8 @@
+package main
+
+func init() {
+	programs["pyplaypen-without-children-file"] = func() {
+		testOnlyNoChildrenFile = true
+		main()
+	}
+}
