@@ -93,8 +93,9 @@ const (
 	stepRlimit // record.index is the position in childSpec.rlimits
 	stepExec   // record.index is the position in execCandidates
 	// Not failures: what is said on the way through PATH.
-	stepSkip // execve of the candidate failed, the search goes on
-	stepTry  // the candidate is tried next, after at least one skip
+	stepSkip   // execve of the candidate failed, the search goes on
+	stepTry    // the candidate is tried next, after at least one skip
+	stepExecve // all is set, execve comes next: without this the stage itself died
 )
 
 func (s childStep) String() string {

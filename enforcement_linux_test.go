@@ -255,3 +255,45 @@ func TestProcessCountShapes(t *testing.T) {
 		})
 	}
 }
+
+// TestTargetFillsPidsCap shows that a target that takes every process there is,
+// and the supervisor's share with it, is still supervised: its output comes, the
+// wall clock holds, and nothing of it is left.
+func TestTargetFillsPidsCap(t *testing.T) {
+	if os.Geteuid() != 0 {
+		return // the run as root covers it
+	}
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const script = `
+import os, signal, sys
+while True:
+    try:
+        if os.fork() == 0:
+            signal.pause()
+    except BlockingIOError:
+        break
+print("full", flush=True)
+print("also here", file=sys.stderr, flush=True)
+signal.pause()
+`
+	for range 3 {
+		argv := []string{path, "run", "--limit", "wall_seconds=0.7", "--", "python3", "-I", "-S", "-c", script}
+		cmd := plainCommand(inCgroup(t, 40, 0, 0o755, asUser(argv)))
+		cmd.Dir = "/tmp"
+		var stdout, stderr strings.Builder
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Run(); cmd.ProcessState.ExitCode() != exitTimeout {
+			t.Fatalf("%v; stderr %q", err, stderr.String())
+		}
+		if stdout.String() != "full\n" || !strings.Contains(stderr.String(), "also here\n") {
+			t.Errorf("stdout %q, stderr %q", stdout.String(), stderr.String())
+		}
+		left, err := os.ReadFile(filepath.Join(cmd.Args[3], "cgroup.procs"))
+		if err != nil || len(left) > 0 {
+			t.Errorf("left in the cgroup: %q %v", left, err)
+		}
+	}
+}

@@ -535,11 +535,7 @@ func (x *execCall) classify(o *outcome) (json.RawMessage, *execError) {
 // interpreterFailure explains an interpreter that ended before the runner's
 // first word, naming the limit that is most likely too low for it.
 func (x *execCall) interpreterFailure(o *outcome, v verdict) *execError {
-	how := fmt.Sprintf("exit code %d", o.status.ExitStatus())
-	if o.status.Signaled() {
-		how = "killed by " + signalName(o.status.Signal())
-	}
-	message := fmt.Sprintf("the interpreter %s did not start (%s)", quoteName(x.python), how)
+	message := fmt.Sprintf("the interpreter %s did not start (%s)", quoteName(x.python), describeStatus(o.status))
 	id, ok := x.starvedOf(o, v)
 	if ok {
 		message += ": " + x.limits.assignment(id) + " is too low for it"

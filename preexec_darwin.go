@@ -44,6 +44,7 @@ func childMain(args []string) int {
 			return failed(stepRlimit, i, err)
 		}
 	}
+	say(stepExecve, 0, 0)
 	final, at, skipped := error(syscall.ENOENT), 0, false
 	for i, candidate := range candidates {
 		if skipped {

@@ -47,6 +47,7 @@ func childMain(args []string) int {
 			return c.failed(stepRlimit, i, errno)
 		}
 	}
+	c.say(stepExecve, 0, 0)
 	return c.exec(image)
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"syscall"
 	"time"
 
@@ -97,11 +98,13 @@ type outcome struct {
 
 // started reports whether the target's execve worked.
 func (o *outcome) started() bool {
-	if !o.spawned {
-		return false
-	}
 	_, failed := o.failure()
-	return !failed
+	return o.spawned && !failed && o.reachedExecve()
+}
+
+// reachedExecve reports whether the child stage lived to the execve.
+func (o *outcome) reachedExecve() bool {
+	return slices.ContainsFunc(o.records, func(r childRecord) bool { return r.step == stepExecve })
 }
 
 // failure is the record of the step that kept the target from running.
@@ -199,10 +202,35 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 	}
 	s.drain()
 	s.out.usage = usageSince(before)
-	if _, failed := s.out.failure(); failed && s.out.reason == reasonExited {
+	if !s.out.started() && s.out.reason == reasonExited {
 		s.out.reason = reasonFailed
 	}
 	return &s.out
+}
+
+// reserveThreads has the runtime start the threads that supervision may need
+// while the target runs: it keeps a thread that has nothing to do, but dies if
+// it can't start one, which the target can bring about where a pids cap or the
+// user's process limit holds for both. Two threads may block in the sinks'
+// writes; the others are for the goroutines that run meanwhile.
+func reserveThreads() {
+	const threads = 5
+	if runtime.GOMAXPROCS(0) > 2 {
+		runtime.GOMAXPROCS(2) // or the garbage collector wants one for each CPU
+	}
+	ready, done := make(chan struct{}), make(chan struct{})
+	for range threads {
+		go func() {
+			runtime.LockOSThread() // so that each has one of its own
+			ready <- struct{}{}
+			<-done
+			runtime.UnlockOSThread()
+		}()
+	}
+	for range threads {
+		<-ready
+	}
+	close(done)
 }
 
 func (s *supervisor) spawn(stdout, stderr int) error {
@@ -222,6 +250,7 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	s.job.spec.parent = os.Getpid()
 	s.job.attr.Setsid = true
 	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
+	reserveThreads()
 	// The parent-death signal fires when the thread that forked ends, so this
 	// one stays with the supervisor.
 	runtime.LockOSThread()

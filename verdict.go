@@ -110,7 +110,10 @@ func (c *call) describeFailure(o *outcome, argv []string) string {
 	if !o.spawned {
 		return "cannot run " + quoteName(argv[0]) + ": " + o.err.Error()
 	}
-	r, _ := o.failure()
+	r, failed := o.failure()
+	if !failed {
+		return fmt.Sprintf("cannot run %s: the child stage died before it (%s)", quoteName(argv[0]), describeStatus(o.status))
+	}
 	if r.step == stepRlimit {
 		if list := c.rlimits(0); int(r.index) < len(list) {
 			return fmt.Sprintf("cannot run %s: set %s: %v", quoteName(argv[0]), rlimitName(list[r.index].resource), r.errno)
@@ -130,6 +133,13 @@ func (c *call) describeFailure(o *outcome, argv []string) string {
 		}
 	}
 	return "cannot run " + quoteName(argv[0]) + ": " + c.whyNotExecuted(argv[0], candidates, skipped, at, r.errno)
+}
+
+func describeStatus(status unix.WaitStatus) string {
+	if status.Signaled() {
+		return "killed by " + signalName(status.Signal())
+	}
+	return fmt.Sprintf("exit code %d", status.ExitStatus())
 }
 
 func rlimitName(resource int) string {
