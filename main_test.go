@@ -2,11 +2,13 @@ package main
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +25,11 @@ func TestMain(m *testing.M) {
 	// run the tests.
 	if len(os.Args) > 1 && (os.Args[1] == childStage || os.Args[1] == probeStage) {
 		os.Exit(mainCode())
+	}
+	// Scripts share the uid that root drops to, and with it a process_count of
+	// 16: so many at once leave room for all. -parallel overrides it.
+	if runtime.GOMAXPROCS(0) > 4 {
+		flag.Set("test.parallel", "4")
 	}
 	testscript.Main(m, programs)
 }
