@@ -84,12 +84,14 @@ func (c *call) judgeStatus(v *verdict, o *outcome) {
 // with SIGSEGV.
 const execFloor = 1 << 20
 
-// cpuKill is the CPU time at which the kernel sends SIGKILL. What /proc tells
-// of a process is rounded down to clock ticks.
+// cpuKill is a CPU time from which on a SIGKILL is the kernel's for RLIMIT_CPU.
+// The kernel compares the limit with whole clock ticks, of which a busy machine
+// or its hypervisor has part, while /proc tells the time that the process really
+// had: up to 5 % less.
 func (c *call) cpuKill() time.Duration {
 	for _, r := range c.rlimits(0) {
 		if r.resource == unix.RLIMIT_CPU {
-			return time.Duration(r.hard)*time.Second - 50*time.Millisecond
+			return time.Duration(r.hard) * (time.Second / 10 * 9)
 		}
 	}
 	return 1<<63 - 1
