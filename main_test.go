@@ -82,6 +82,11 @@ func TestScript(t *testing.T) {
 			"owner":   cmdOwner,
 			"chown":   cmdChown,
 			"mkfifo":  cmdMkfifo,
+			"result":  cmdResult,
+			"printed": cmdPrinted,
+			"detail":  cmdDetail,
+			"kept":    cmdKept,
+			"dies":    cmdDies,
 		},
 	})
 }
