@@ -63,7 +63,7 @@ func (f *runCmd) check(argv []string) error {
 	if !f.Stdin {
 		name := path.Base(argv[0])
 		if len(argv) == 1 && readsProgramFromStdin(name) || len(argv) > 1 && argv[1] == "-" && name != "env" {
-			return usageError("stdin is not available to %s, which would read an empty program and succeed; --stdin lets it through", quoteName(argv[0]))
+			return usageError("stdin is not available to %s, which would find it empty; --stdin lets it through", quoteName(argv[0]))
 		}
 	}
 	for _, fd := range f.PassFD {

@@ -67,8 +67,8 @@ func (c *call) explain(o *outcome, argv []string, cause string) {
 	if cause != "" {
 		c.console.line("%s", cause)
 	}
-	if len(o.leftovers) > 0 {
-		c.console.notice("%s", leftoverNotice(o.leftovers))
+	if killed := o.killedLeftovers(); len(killed) > 0 {
+		c.console.notice("%s", leftoverNotice(killed))
 	}
 	if len(o.stuck) > 0 {
 		c.console.line("could not kill %s", firstFew(o.stuck))

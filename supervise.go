@@ -117,6 +117,13 @@ func (o *outcome) failure() (childRecord, bool) {
 	return childRecord{}, false
 }
 
+// killedLeftovers are the leftovers that are gone now.
+func (o *outcome) killedLeftovers() []process {
+	return slices.DeleteFunc(slices.Clone(o.leftovers), func(p process) bool {
+		return slices.ContainsFunc(o.stuck, func(s process) bool { return s.pid == p.pid })
+	})
+}
+
 type supervisor struct {
 	wakeRead, wakeWrite int
 	signals             chan os.Signal
