@@ -268,9 +268,9 @@ func (c *call) newJob(argv []string, stdin int) *job {
 // after the wall clock has run out.
 const finalGrace = time.Second
 
-// flush waits for the readers of stdout and stderr, within bounds, and returns
-// the exit code: a success that was not delivered is none.
-func (c *call) flush(code int) int {
+// deliver waits for the reader of stdout, within bounds, and returns the exit
+// code: a success that was not delivered is none.
+func (c *call) deliver(code int) int {
 	if left := c.out.flush(c.deadline, finalGrace); left > 0 {
 		c.console.line("%s exceeded while the reader of stdout took nothing; %d bytes not delivered", c.limits.assignment(wallSeconds), left)
 		if code == 0 {
@@ -283,6 +283,11 @@ func (c *call) flush(code int) int {
 			code = exitCannotRun
 		}
 	}
+	return code
+}
+
+// deliverLines does the same for stderr, last of all.
+func (c *call) deliverLines(code int) int {
 	if c.err.flush(c.deadline, finalGrace) > 0 && code == 0 {
 		code = exitTimeout
 	}

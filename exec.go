@@ -574,10 +574,11 @@ func (x *execCall) report(o *outcome, r *execResult) int {
 		text, _ = x.encode(r)
 	}
 	x.out.put(text)
+	code := x.deliver(r.code)
 	if x.audit != nil {
-		x.writeAudit(x.auditRecord(o, r))
+		x.writeAudit(x.auditRecord(o, r, code))
 	}
-	return x.flush(r.code)
+	return x.deliverLines(code)
 }
 
 // encode writes the result. The value's text goes in as it came.
@@ -611,8 +612,16 @@ func (x *execCall) encode(r *execResult) ([]byte, error) {
 
 const eventSandbox = "sandbox_execution"
 
-func (x *execCall) auditRecord(o *outcome, r *execResult) map[string]any {
+// auditRecord is the record of a call that ends with this exit code.
+func (x *execCall) auditRecord(o *outcome, r *execResult, code int) map[string]any {
 	v := x.judge(o, []string{x.python})
+	if r.err == nil && code != 0 { // the result did not reach its reader
+		v = v.delivered(code)
+		r.err = &execError{Type: map[string]string{"timeout": errTimeout}[v.status], limit: v.limit}
+		if r.err.Type == "" {
+			r.err.Type = errInternal
+		}
+	}
 	record := x.record(eventSandbox, o, v)
 	sum := sha256.Sum256(x.source)
 	record["code_sha256"] = hex.EncodeToString(sum[:])

@@ -124,15 +124,16 @@ func (r *runOutput) report(o *outcome, argv []string) int {
 		r.err.put(r.kept[1])
 	}
 	r.explain(o, argv, v.line)
+	code := r.deliver(v.code)
 	if r.audit != nil {
 		if r.id == "" {
 			r.id = randomHex(16)
 		}
-		record := r.record(eventProcess, o, v)
+		record := r.record(eventProcess, o, v.delivered(code))
 		record["argv_sha256"] = argvDigest(argv)
 		r.writeAudit(record)
 	}
-	return r.flush(v.code)
+	return r.deliverLines(code)
 }
 
 func (r *runOutput) resultJSON(v verdict) []byte {

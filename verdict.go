@@ -22,6 +22,17 @@ type verdict struct {
 	line       string // what names the cause, if it would be a riddle
 }
 
+// delivered is the verdict on a call whose output led to another exit code.
+func (v verdict) delivered(code int) verdict {
+	if code != v.code {
+		v.status, v.reason, v.code = "internal", "failed", code
+		if code == exitTimeout {
+			v.status, v.reason, v.limit = "timeout", "limit", wallSeconds.String()
+		}
+	}
+	return v
+}
+
 // judge says what ended the call. Where pyplaypen ended it that is known, not
 // guessed from the status.
 func (c *call) judge(o *outcome, argv []string) verdict {
