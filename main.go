@@ -67,6 +67,9 @@ func command(args []string) (int, error) {
 	}
 	if len(args) > 0 && args[0] == "exec" {
 		own = joinCode(args)
+		if exec, ok := quickExec(own[1:]); ok {
+			return exec.run(start)
+		}
 	}
 	var flags cli
 	parser, err := newParser(&flags)

@@ -7,10 +7,11 @@ import (
 )
 
 // Building and walking kong's model of the command line costs about as much as
-// starting the target. quickRun reads run's flags without it in the plain case:
-// every word a known flag with its value. For anything else, help and mistakes
-// included, it reports false, and kong decides. A test holds both to the same
-// result for every flag.
+// starting the target. quickRun and quickExec read the flags without it in the
+// plain case: every word a known flag with its value. For anything else, help
+// and mistakes included, they report false, and kong decides. A test holds both
+// to the same result for every flag.
+
 func quickRun(args []string) (*runCmd, bool) {
 	f := &runCmd{callFlags: defaultCallFlags()}
 	switches := func(name string) *bool {
@@ -45,6 +46,55 @@ func quickRun(args []string) (*runCmd, bool) {
 			f.PassFD = append(f.PassFD, fd)
 		} else if !f.callFlags.set(name, value) {
 			return nil, false
+		}
+		args = rest
+	}
+	return f, true
+}
+
+// quickExec takes the words in which joinCode has joined -c and its code.
+func quickExec(args []string) (*execCmd, bool) {
+	f := &execCmd{callFlags: defaultCallFlags(), Python: "python3"}
+	if python, ok := os.LookupEnv("PYPLAYPEN_PYTHON"); ok {
+		f.Python = python
+	}
+	for len(args) > 0 {
+		switch args[0] {
+		case "--warn-only":
+			f.WarnOnly, args = true, args[1:]
+			continue
+		case "--self-check":
+			f.SelfCheck, args = true, args[1:]
+			continue
+		}
+		if word := args[0]; word == "-" || word != "" && word[0] != '-' {
+			if f.File != "" {
+				return nil, false
+			}
+			f.File, args = word, args[1:]
+			continue
+		}
+		name, value, rest, ok := flagAndValue(args)
+		if !ok {
+			return nil, false
+		}
+		switch name {
+		case "--code":
+			f.Code = append(f.Code, value)
+		case "--python":
+			f.Python = value
+		case "--artifact-dir":
+			f.ArtifactDir = value
+		case "--globals-provider":
+			f.GlobalsProvider = value
+		case "--type-projector":
+			f.TypeProjector = value
+		case "--extra":
+			f.Extra = value
+		default:
+			if !f.callFlags.set(name, value) {
+				return nil, false
+			}
 		}
 		args = rest
 	}

@@ -56,16 +56,69 @@ func TestQuickRun(t *testing.T) {
 	}
 }
 
-// TestQuickRunKnowsEveryFlag fails when a flag is added to runCmd that only
-// kong knows, so that a plain use of it is not quick.
-func TestQuickRunKnowsEveryFlag(t *testing.T) {
+// TestQuickExec does the same for exec.
+func TestQuickExec(t *testing.T) {
+	tests := []struct {
+		words []string
+		quick bool
+	}{
+		{nil, true},
+		{[]string{"-c", "1 + 1"}, true},
+		{[]string{"-c", "-1 + 2", "--limit", "a=1"}, true},
+		{[]string{"-c", ""}, true},
+		{[]string{"-c", "1", "-c", "2"}, false},
+		{[]string{"--code", "x=1"}, true},
+		{[]string{"-"}, true},
+		{[]string{"file.py", "--python", "/usr/bin/python3", "--artifact-dir=out"}, true},
+		{[]string{"--self-check", "--globals-provider", "m:f", "--type-projector", "numpy-pandas"}, true},
+		{[]string{"--warn-only", "--extra", "{}", "--child-uid", "7", "f"}, true},
+		{[]string{"-c"}, false},
+		{[]string{"a", "b"}, false},
+		{[]string{"--help"}, false},
+		{[]string{"--python", "-x", "f"}, false},
+		{[]string{"--", "f"}, false},
+		{[]string{""}, false},
+	}
+	for _, env := range []string{"", "/opt/python"} {
+		t.Setenv("PYPLAYPEN_PYTHON", env)
+		for _, tt := range tests {
+			words := joinCode(append([]string{"exec"}, tt.words...))
+			got, quick := quickExec(words[1:])
+			if quick != tt.quick {
+				t.Errorf("%q: quick is %v", tt.words, quick)
+			}
+			if !quick {
+				continue
+			}
+			var flags cli
+			parser, err := newParser(&flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := parser.Parse(words); err != nil {
+				t.Errorf("%q: kong refuses what quickExec takes: %v", tt.words, err)
+			}
+			if !reflect.DeepEqual(*got, flags.Exec) {
+				t.Errorf("%q:\nquick %+v\nkong  %+v", tt.words, *got, flags.Exec)
+			}
+		}
+	}
+}
+
+// TestQuickKnowsEveryFlag fails when a flag is added that only kong knows, so
+// that a plain use of it is not quick.
+func TestQuickKnowsEveryFlag(t *testing.T) {
 	var flags cli
 	parser, err := newParser(&flags)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, command := range parser.Model.Children {
-		if command.Name != "run" {
+		quick := map[string]func([]string) bool{
+			"run":  func(words []string) bool { _, ok := quickRun(words); return ok },
+			"exec": func(words []string) bool { _, ok := quickExec(words); return ok },
+		}[command.Name]
+		if quick == nil {
 			continue
 		}
 		for _, flag := range command.Flags {
@@ -73,8 +126,8 @@ func TestQuickRunKnowsEveryFlag(t *testing.T) {
 			if !flag.IsBool() {
 				words = append(words, "1")
 			}
-			if _, ok := quickRun(words); !ok {
-				t.Errorf("quickRun does not know --%s", flag.Name)
+			if !quick(words) {
+				t.Errorf("%s --%s is left to kong", command.Name, flag.Name)
 			}
 		}
 	}
