@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -300,7 +301,11 @@ func (x *execCall) supervise() (*outcome, error) {
 	defer unix.Close(requestFD)
 	clearCloseOnExec(frameFD)
 	clearCloseOnExec(requestFD)
-	x.argv = []string{x.python, "-c", runnerSource, strconv.Itoa(requestFD), strconv.Itoa(frameFD)}
+	x.argv = []string{x.python}
+	if !x.needsSite() {
+		x.argv = append(x.argv, "-S")
+	}
+	x.argv = append(x.argv, "-c", runnerSource, strconv.Itoa(requestFD), strconv.Itoa(frameFD))
 	j := x.newJob(x.argv, stdin)
 	j.spec.passFDs = []int{frameFD, requestFD}
 	j.spec.rlimits = rlimits
@@ -310,6 +315,31 @@ func (x *execCall) supervise() (*outcome, error) {
 	}
 	defer back()
 	return x.runJob(j, out, errFD), nil
+}
+
+// needsSite reports whether the source could tell that the module site was not
+// loaded at the interpreter's start, a third of which it takes: site makes
+// packages importable and adds a few builtins. A short source without any word
+// that leads to an import or to those can't. That it is ASCII keeps out other
+// spellings of the same names, which Python takes for equal.
+func (x *execCall) needsSite() bool {
+	if len(x.source) > 4096 || x.flags.SelfCheck || x.flags.GlobalsProvider != "" || x.flags.TypeProjector != "" {
+		return true
+	}
+	for _, b := range x.source {
+		if b >= utf8.RuneSelf {
+			return true
+		}
+	}
+	for _, word := range []string{
+		"import", "__", "eval", "exec", "compile", "breakpoint", "globals", "locals", "vars", "dir", "attr",
+		"exit", "quit", "help", "copyright", "credits", "license", "coding",
+	} {
+		if bytes.Contains(x.source, []byte(word)) {
+			return true
+		}
+	}
+	return false
 }
 
 // enterWorkspace changes to the directory that the child is to start in, by
