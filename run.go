@@ -108,6 +108,9 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 	}
 	j := r.newJob(argv, stdin)
 	j.spec.passFDs = r.flags.PassFD
+	if r.flags.Stdin {
+		j.terminal = controllingTerminal(stdin)
+	}
 	j.spec.rlimits = r.rlimits(0)
 	return r.runJob(j, out, errFD), nil
 }

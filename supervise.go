@@ -6,6 +6,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -60,6 +61,10 @@ const (
 	killingTick  = 20 * time.Millisecond
 )
 
+// terminalTick is how often pyplaypen looks whether it has the terminal that its
+// target waits for.
+const terminalTick = 100 * time.Millisecond
+
 // drainLimit bounds what is read from a pipe after teardown: more than the
 // largest pipe holds means that something that could not be killed still writes.
 const drainLimit = 4 << 20
@@ -74,7 +79,8 @@ type inlet struct {
 // A job is one command to supervise.
 type job struct {
 	argv, env []string
-	stdin     int // descriptor for the target's stdin
+	stdin     int       // descriptor for the target's stdin
+	terminal  *terminal // if that is one that the target is to have
 	spec      childSpec
 	attr      syscall.SysProcAttr
 	deadline  time.Time
@@ -128,9 +134,15 @@ type supervisor struct {
 	wakeRead, wakeWrite int
 	signals             chan os.Signal
 	cancels             chan syscall.Signal
+	stopAsked           atomic.Bool // SIGTSTP came
+	continued           atomic.Bool // SIGCONT came
 
-	job    *job
-	tree   *tree
+	job  *job
+	tree *tree
+	term *terminal // nil unless the target has it
+
+	wantsTerminal bool // the target is stopped until it has the foreground
+
 	inlets []*inlet
 	out    outcome
 
@@ -161,10 +173,19 @@ func newSupervisor() (*supervisor, error) {
 			signal.Notify(s.signals, sig)
 		}
 	}
-	signal.Notify(s.signals, unix.SIGCHLD)
+	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGCONT)
+	if !signal.Ignored(unix.SIGTSTP) {
+		signal.Notify(s.signals, unix.SIGTSTP)
+	}
 	go func() {
 		for sig := range s.signals {
-			if sig != unix.SIGCHLD {
+			switch sig {
+			case unix.SIGCHLD:
+			case unix.SIGCONT:
+				s.continued.Store(true)
+			case unix.SIGTSTP:
+				s.stopAsked.Store(true)
+			default:
 				s.cancels <- sig.(syscall.Signal)
 			}
 			s.wake()
@@ -206,6 +227,9 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 	before := childrenUsage()
 	for s.phase != finished {
 		s.step()
+	}
+	if s.term != nil {
+		s.term.takeBack(s.tree.leader)
 	}
 	s.drain()
 	s.out.usage = usageSince(before)
@@ -255,7 +279,13 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	clearCloseOnExec(statusFD)
 	s.job.spec.statusFD = statusFD
 	s.job.spec.parent = os.Getpid()
-	s.job.attr.Setsid = true
+	s.term = s.job.terminal
+	s.job.attr.Setsid = s.term == nil
+	if s.term != nil {
+		s.tree.sameSession()
+		s.job.attr.Setpgid = true
+		s.job.attr.Foreground, s.job.attr.Ctty = s.term.mine(), s.term.fd
+	}
 	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
 	reserveThreads()
 	// The parent-death signal fires when the thread that forked ends, so this
@@ -273,6 +303,7 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	if err != nil {
 		return fmt.Errorf("start the child stage: %w", err)
 	}
+	ignoreOutputStops()
 	s.out.spawned = true
 	s.leaderFD = fd
 	s.tree.leader = pid
@@ -358,8 +389,9 @@ func (s *supervisor) advance(woken bool) {
 		if !now.Before(s.job.deadline) {
 			s.out.reason = reasonTimeout
 			s.terminate()
-		} else if woken {
+		} else if woken || s.wantsTerminal {
 			s.tree.sweep(0) // reaps what the target orphaned and is dead
+			s.jobControl()
 		}
 	case terminating:
 		if s.tree.sweep(unix.SIGTERM) == 0 && s.leaderDone {
@@ -369,6 +401,45 @@ func (s *supervisor) advance(woken bool) {
 		}
 	case killing:
 		s.sweepKilled(now)
+	}
+}
+
+// jobControl suspends pyplaypen and its target together and continues them
+// together. The wall clock goes on. Ctrl-Z reaches whoever has the terminal's
+// foreground: a target with a terminal, else pyplaypen.
+//
+// A target that stops since it is in the background and wants the terminal does
+// not stop pyplaypen, or nothing would watch the clock where no shell is there to
+// continue it. A shell that moves a running job to the foreground tells nobody,
+// so while a target waits for that pyplaypen looks again and again.
+func (s *supervisor) jobControl() {
+	if s.continued.Swap(false) {
+		if s.term != nil {
+			s.term.giveAgain(s.tree.leader)
+		}
+		s.tree.signalGroup(unix.SIGCONT)
+	}
+	if s.stopAsked.Swap(false) && !orphanedGroup(os.Getpid()) {
+		unix.Kill(-s.tree.leader, unix.SIGSTOP)
+		unix.Kill(os.Getpid(), unix.SIGSTOP)
+	}
+	if s.term == nil {
+		return
+	}
+	if s.wantsTerminal && s.term.mine() {
+		s.wantsTerminal = false
+		s.term.giveAgain(s.tree.leader)
+		s.tree.signalGroup(unix.SIGCONT)
+	}
+	switch s.tree.leaderStopped() {
+	case unix.SIGTTIN, unix.SIGTTOU:
+		s.wantsTerminal = true
+	case unix.SIGTSTP, unix.SIGSTOP:
+		s.term.takeBack(s.tree.leader)
+		if !suspend() {
+			s.term.giveAgain(s.tree.leader)
+			s.tree.signalGroup(unix.SIGCONT)
+		}
 	}
 }
 
@@ -453,6 +524,9 @@ func (s *supervisor) timeout() int {
 	switch s.phase {
 	case running:
 		end = s.job.deadline
+		if soon := time.Now().Add(terminalTick); s.wantsTerminal && soon.Before(end) {
+			end = soon
+		}
 	case killing:
 		return int(killingTick.Milliseconds())
 	}

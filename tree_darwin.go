@@ -63,6 +63,11 @@ func (t *tree) descendants(time.Time) []process {
 
 func (t *tree) leaderCPU() time.Duration { return 0 }
 
+func (t *tree) sameSession() {}
+
+// leaderStopped always says no here: wait4(2) could take the leader's end for it.
+func (t *tree) leaderStopped() syscall.Signal { return 0 }
+
 func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	var status unix.WaitStatus
 	for {

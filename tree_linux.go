@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,6 +74,10 @@ func newTree() (*tree, error) {
 	}
 	return t, nil
 }
+
+// sameSession says that the leader stays in this process's session, so that a
+// session no longer tells what is foreign; the children that there are remain so.
+func (t *tree) sameSession() { clear(t.foreignSessions) }
 
 func (t *tree) isForeign(pid int) bool {
 	if t.foreign == nil {
@@ -263,7 +268,27 @@ func (t *tree) leaderCPU() time.Duration {
 	return p.cpu
 }
 
-const cldKilled = 2 // CLD_KILLED of sigaction(2)
+// Codes of SIGCHLD, see sigaction(2).
+const (
+	cldKilled  = 2
+	cldStopped = 5
+)
+
+// leaderStopped is the signal that has stopped the leader since it was asked
+// for last, or 0.
+func (t *tree) leaderStopped() syscall.Signal {
+	var info struct { // siginfo_t as waitid(2) fills it
+		signo, errno, code int32
+		_                  int32
+		pid, uid, status   int32
+		_                  [100]byte
+	}
+	_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, unix.P_PID, uintptr(t.leader), uintptr(unsafe.Pointer(&info)), unix.WSTOPPED|unix.WNOHANG|unix.WALL, 0, 0)
+	if errno != 0 || info.signo == 0 || info.code != cldStopped {
+		return 0
+	}
+	return syscall.Signal(info.status)
+}
 
 func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	var status unix.WaitStatus

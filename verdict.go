@@ -78,6 +78,8 @@ func (c *call) judgeStatus(v *verdict, o *outcome) {
 		v.line = "killed by SIGKILL, likely the container's memory limit, not one of pyplaypen's"
 	case sig == unix.SIGPIPE && (c.out.failure() != nil || c.err.failure() != nil || readerGone(1) || readerGone(2)):
 		// As in a shell's pipeline, no riddle.
+	case (sig == unix.SIGINT || sig == unix.SIGQUIT) && c.sup.term != nil:
+		// Typed by whoever reads this.
 	case sig == unix.SIGSEGV && c.limits.value[memoryBytes] < execFloor:
 		v.reason, v.limit = "limit", memoryBytes.String()
 		v.line = fmt.Sprintf("killed by SIGSEGV: %s is too little to start it", c.limits.assignment(memoryBytes))

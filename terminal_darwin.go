@@ -1,0 +1,19 @@
+package main
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	ioctlGetModes        = unix.TIOCGETA
+	ioctlSetModesDrained = unix.TIOCSETAW
+)
+
+// orphanedGroup looks at the parent only.
+func orphanedGroup(int) bool {
+	sid, err1 := unix.Getsid(0)
+	parent, err2 := unix.Getsid(os.Getppid())
+	return err1 != nil || err2 != nil || sid != parent
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A keyboard types at an interactive shell on a pseudo-terminal and reads what
+// the terminal shows.
+type keyboard struct {
+	t      *testing.T
+	master *os.File
+	shown  chan string
+	text   string // shown and not yet expected
+}
+
+const prompt = "SHELL> "
+
+// newKeyboard starts the shell as the leader of a session of its own.
+func newKeyboard(t *testing.T) *keyboard {
+	t.Helper()
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath("bash"); err != nil {
+		skip(t, "no bash")
+	}
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	number, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slave.Close()
+	// Whatever started the tests may have ignored these, which the shell would
+	// inherit; a signal that is caught is not ignored after exec.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGQUIT, unix.SIGHUP)
+	shell := exec.Command("bash", "--norc", "--noprofile", "-i")
+	shell.Dir = openTempDir(t)
+	shell.Env = []string{"PATH=" + filepath.Dir(path) + ":/usr/bin:/bin", "PS1=" + prompt, "TERM=dumb", "PYPLAYPEN_QUIET=1", "HISTFILE="}
+	shell.Stdin, shell.Stdout, shell.Stderr = slave, slave, slave
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	k := &keyboard{t: t, master: master, shown: make(chan string, 1000)}
+	go func() {
+		defer close(k.shown)
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			if err != nil {
+				return
+			}
+			k.shown <- string(buf[:n])
+		}
+	}()
+	t.Cleanup(func() {
+		master.Close() // SIGHUP for the session
+		shell.Process.Kill()
+		shell.Wait()
+	})
+	k.expect(prompt)
+	return k
+}
+
+func (k *keyboard) types(text string) {
+	k.t.Helper()
+	if _, err := k.master.WriteString(text); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// expect waits until the terminal has shown a match of the pattern.
+func (k *keyboard) expect(pattern string) {
+	k.t.Helper()
+	re := regexp.MustCompile(pattern)
+	timeout := time.After(patience)
+	for {
+		if at := re.FindStringIndex(k.text); at != nil {
+			k.text = k.text[at[1]:]
+			return
+		}
+		select {
+		case more, ok := <-k.shown:
+			if !ok {
+				k.t.Fatalf("the terminal closed before %q; it showed %q", pattern, k.text)
+			}
+			k.text += more
+		case <-timeout:
+			k.t.Fatalf("%q did not come; the terminal showed %q", pattern, k.text)
+		}
+	}
+}
+
+// code asks the shell for the last exit code.
+func (k *keyboard) code(want int) {
+	k.t.Helper()
+	k.types("echo code=$?.\n")
+	k.expect(fmt.Sprintf(`\r\ncode=%d\.\r\n(.|\n)*%s`, want, prompt))
+}
+
+// modes asks for the terminal's modes.
+func (k *keyboard) modes() string {
+	k.t.Helper()
+	modes, err := unix.IoctlGetTermios(int(k.master.Fd()), unix.TCGETS)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return fmt.Sprintf("%x %x %x %x", modes.Iflag, modes.Oflag, modes.Cflag, modes.Lflag)
+}
+
+const python = "/usr/bin/python3"
+
+// TestTerminalPrompt shows that an interpreter under pyplaypen is used at a
+// terminal as without it.
+func TestTerminalPrompt(t *testing.T) {
+	t.Parallel()
+	k := newKeyboard(t)
+	k.types("pyplaypen run --stdin -- " + python + "\n")
+	k.expect(`>>> `)
+	k.types("6 * 7\n")
+	k.expect(`\r\n42\r\n`)
+	k.types("import time; print('sleep' + 's', flush=True); time.sleep(100)\n")
+	k.expect(`sleeps\r\n`)
+	k.types("\x03") // Ctrl-C is the interpreter's
+	k.expect(`KeyboardInterrupt(.|\n)*>>> `)
+	k.types("\x1a") // Ctrl-Z suspends both
+	k.expect(`Stopped(.|\n)*` + prompt)
+	k.types("echo the shell is back\n")
+	k.expect(`\r\nthe shell is back\r\n`)
+	k.types("fg\n")
+	k.expect(`fg\r\n.*pyplaypen run`)
+	k.types("print('went' + ' on')\n")
+	k.expect(`went on\r\n`)
+	k.types("exit(3)\n")
+	k.expect(prompt)
+	k.code(3)
+}
+
+// TestTerminalRestored shows that the terminal is the shell's again, as it was,
+// however the call ends.
+func TestTerminalRestored(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, flags, script string
+		end                 func(k *keyboard)
+		code                int
+	}{
+		{"exit", "", "stty raw -echo; exit 5", nil, 5},
+		{"timeout", "--limit wall_seconds=1", "stty raw -echo; sleep 60", nil, 124},
+		{"target killed", "", "stty raw -echo; kill -9 $$", nil, 137},
+		{"pyplaypen told to stop", "", "stty raw -echo; echo u\"\"p; sleep 60", func(k *keyboard) {
+			k.expect(`up\n`)
+			k.signalJob(unix.SIGTERM)
+		}, 143},
+		{"Ctrl-C", "", "echo u\"\"p; sleep 60", func(k *keyboard) { k.expect(`up\r\n`); k.types("\x03") }, 130},
+		{"Ctrl-C without --stdin", "plain", "echo u\"\"p; sleep 60", func(k *keyboard) { k.expect(`up\r\n`); k.types("\x03") }, 130},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			k := newKeyboard(t)
+			stdin, flags := "--stdin", tt.flags
+			if flags == "plain" {
+				stdin, flags = "", ""
+			}
+			k.types("stty cols 200\n") // or the shell folds what it shows
+			k.expect(`cols 200\r\n(.|\n)*` + prompt)
+			before := k.modes()
+			k.types(fmt.Sprintf("pyplaypen run %s --kill-after 0.1 %s -- sh -c '%s'\n", stdin, flags, tt.script))
+			if tt.end != nil {
+				tt.end(k)
+			}
+			k.expect(prompt)
+			k.code(tt.code)
+			if after := k.modes(); after != before {
+				t.Errorf("modes are %s, were %s", after, before)
+			}
+		})
+	}
+}
+
+// TestTerminalBackground shows that a call in the background neither hangs on
+// the terminal nor takes it from the shell.
+func TestTerminalBackground(t *testing.T) {
+	t.Parallel()
+	k := newKeyboard(t)
+	k.types("stty tostop cols 200\n")
+	k.expect(prompt)
+	// It wants to read: it is stopped, and the wall clock ends it.
+	k.types("pyplaypen run --stdin --limit wall_seconds=1 --kill-after 0.1 -- cat &\n")
+	k.expect(prompt)
+	k.types("wait %1; echo code=$?.\n")
+	k.expect(`\r\ncode=124\.\r\n`)
+	// It wants to write, while the terminal stops background writers.
+	k.types("pyplaypen run -- echo o''ut &\n")
+	k.expect(`out\r\n`)
+	k.types("\nwait; echo waited\n")
+	k.expect(`\r\nwaited\r\n`)
+	// fg gives it the terminal.
+	k.types("pyplaypen run --stdin -- cat & sleep 0.3; fg\n")
+	k.expect(`fg\r\n(.|\n)*pyplaypen run --stdin -- cat\r\n`)
+	k.types("typed\n")
+	k.expect(`typed\r\n(.|\n)*typed\r\n`)
+	k.types("\x04")
+	k.expect(prompt)
+	k.code(0)
+}
+
+// TestSuspendWithoutTerminal shows that Ctrl-Z also stops a target that has no
+// terminal, and fg continues it.
+func TestSuspendWithoutTerminal(t *testing.T) {
+	t.Parallel()
+	k := newKeyboard(t)
+	k.types("pyplaypen run -- sh -c 'echo $$ >pid; while :; do date +%s%N >tick; sleep 0.01; done'\n")
+	dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", k.shellPID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := func() string { text, _ := os.ReadFile(filepath.Join(dir, "tick")); return string(text) }
+	moves := func(within time.Duration) bool {
+		for start, end := tick(), time.Now().Add(within); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			if now := tick(); now != start && now != "" && strings.HasSuffix(now, "\n") {
+				return true
+			}
+		}
+		return false
+	}
+	if !moves(patience) {
+		t.Fatal("the target does not run")
+	}
+	k.types("\x1a")
+	k.expect(`Stopped(.|\n)*` + prompt)
+	if moves(300 * time.Millisecond) {
+		t.Error("the target runs on while pyplaypen is suspended")
+	}
+	k.types("fg\n")
+	if !moves(patience) {
+		t.Error("the target was not continued")
+	}
+	k.types("\x03")
+	k.expect(prompt)
+	k.code(130)
+}
+
+// signalJob signals the shell's one child.
+func (k *keyboard) signalJob(sig syscall.Signal) {
+	k.t.Helper()
+	children := childrenByScan(k.shellPID())
+	if len(children) != 1 {
+		k.t.Fatalf("the shell has the children %v", children)
+	}
+	if err := unix.Kill(children[0], sig); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// shellPID is the leader of the terminal's session.
+func (k *keyboard) shellPID() int {
+	k.t.Helper()
+	sid, err := unix.IoctlGetInt(int(k.master.Fd()), unix.TIOCGSID)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return sid
+}
