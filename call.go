@@ -16,7 +16,7 @@ import (
 
 // callFlags are the flags of every command that starts a process.
 type callFlags struct {
-	Limit      []string `sep:"none" placeholder:"NAME=VALUE" help:"Set a limit; repeatable, the last one of a name wins. See the table below."`
+	Limit      []string `sep:"none" placeholder:"NAME=VALUE" help:"Set a limit; repeatable, the last one of a name wins."`
 	ChildUID   string   `name:"child-uid" default:"65534" placeholder:"N" help:"As root: the uid and gid that the call drops to (default 65534)."`
 	KillAfter  string   `default:"1" placeholder:"SECONDS" help:"Grace between SIGTERM and SIGKILL at teardown (default 1)."`
 	RequestID  string   `name:"request-id" placeholder:"ID" help:"Name of this call in the audit record: 1 to 128 of [A-Za-z0-9._-], not starting with a dot (default random)."`

@@ -42,7 +42,7 @@ Prints one JSON object: {"status", "return_value", "stdout", "error", "artifacts
 
 Exit code: 0 for ok; 1 for an error of the code; 124 for timeout; 125 for busy, protocol, internal and extension; 128+n for crash, cpu_limit and cancelled; 2 for a usage error, a refused limit, or one that nothing enforces here.
 
-` + limitsHelp()
+` + limitsHelp(true)
 }
 
 // The types of error that a result may have.
@@ -566,7 +566,7 @@ func (x *execCall) classify(o *outcome) (json.RawMessage, *execError) {
 // first word, naming the limit that is most likely too low for it.
 func (x *execCall) interpreterFailure(o *outcome, v verdict) *execError {
 	message := fmt.Sprintf("the interpreter %s did not start (%s)", quoteName(x.python), describeStatus(o.status))
-	id, ok := x.starvedOf(o, v)
+	id, ok := x.starvedOf(v)
 	if ok {
 		message += ": " + x.limits.assignment(id) + " is too low for it"
 		return &execError{Type: errInternal, Message: message, limit: id.String()}
@@ -574,24 +574,20 @@ func (x *execCall) interpreterFailure(o *outcome, v verdict) *execError {
 	return &execError{Type: errInternal, Message: message}
 }
 
-func (x *execCall) starvedOf(o *outcome, v verdict) (limitID, bool) {
+func (x *execCall) starvedOf(v verdict) (limitID, bool) {
 	if id, ok := findLimit(v.limit); ok {
 		return id, true
 	}
-	stderr := string(x.kept[1])
-	for _, sign := range []struct {
-		text string
-		id   limitID
-	}{
-		{"Too many open files", openFiles}, {"Errno 24", openFiles},
-		{"MemoryError", memoryBytes}, {"memory", memoryBytes}, {"failed to map segment", memoryBytes},
-	} {
-		if strings.Contains(stderr, sign.text) {
-			return sign.id, true
+	// With so much any interpreter starts.
+	for _, enough := range []struct {
+		id    limitID
+		value int64
+	}{{memoryBytes, 128 << 20}, {openFiles, 16}} {
+		if x.limits.value[enough.id] < enough.value {
+			return enough.id, true
 		}
 	}
-	const enough = 64 << 20 // for any interpreter to start
-	return memoryBytes, x.limits.value[memoryBytes] < enough
+	return 0, false
 }
 
 // report prints the result and returns the exit code.

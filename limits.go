@@ -237,12 +237,15 @@ func dropUnderscores(text string) (string, bool) {
 	return strings.ReplaceAll(text, "_", ""), true
 }
 
-// limitsHelp is the table as help text.
-func limitsHelp() string {
+// limitsHelp is the table as help text; the limits of exec alone are left out
+// where they do not count.
+func limitsHelp(forExec bool) string {
 	var b strings.Builder
 	b.WriteString("Limits (--limit NAME=VALUE, or PYPLAYPEN_LIMITS=NAME=VALUE,NAME=VALUE):\n")
 	for id, info := range limitTable {
-		fmt.Fprintf(&b, "  %-19s %-10s  %s\n", info.name, limitText(limitID(id), info.value), info.help)
+		if !info.execOnly || forExec {
+			fmt.Fprintf(&b, "  %-18s %-10s %s\n", info.name, limitText(limitID(id), info.value), info.help)
+		}
 	}
 	b.WriteString("Byte limits also take KiB, MiB, GiB and TiB. Zero is the tightest value, never \"off\".")
 	return b.String()

@@ -201,7 +201,7 @@ func TestLimitTable(t *testing.T) {
 		if info.name == "" || info.help == "" {
 			t.Errorf("limit %d has no name or no help", id)
 		}
-		if !strings.Contains(limitsHelp(), "  "+info.name+" ") {
+		if !strings.Contains(limitsHelp(true), "  "+info.name+" ") {
 			t.Errorf("%s is not in the help", info.name)
 		}
 		if found, ok := findLimit(info.name); !ok || found != limitID(id) {

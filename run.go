@@ -25,7 +25,7 @@ func (*runCmd) Help() string {
 
 Exit code: the target's own; 128+n if signal n killed it; 124 if wall_seconds ran out; 125 if it could not be run; 2 for a usage error or a refused limit.
 
-` + limitsHelp()
+` + limitsHelp(false)
 }
 
 // run bounds one command and returns the exit code.
