@@ -174,7 +174,7 @@ func TestExecInterpreters(t *testing.T) {
 		{"exit", "import sys\nsys.exit(4)", nil, `runtime SystemExit at line 2: exit code 4`},
 		{"group", "raise ExceptionGroup('g', [ValueError()])" + "\n", nil, `runtime `},
 		{"recursion", "def f(): f()\nf()", nil, `runtime RecursionError at line 1: maximum recursion depth exceeded`},
-		{"deep recursion", "import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()", []string{"--limit", "memory_bytes=512MiB"}, ``},
+		{"deep recursion", "import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(): f()\nf()", []string{"--limit", "memory_bytes=128MiB"}, ``},
 		{"memory", "x = bytearray(1 << 30)", []string{"--limit", "memory_bytes=256MiB"}, `memory_limit MemoryError at line 1: memory_bytes=268435456 reached`},
 		{"fork", "import os, time\nwhile True:\n    if not os.fork(): time.sleep(60)", []string{"--limit", "process_count=4"}, `process_limit BlockingIOError at line 3: `},
 		{"thread", "import threading, time\nwhile True:\n    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", []string{"--limit", "process_count=4"}, `process_limit RuntimeError at line 3: can't start new thread: process_count=4 reached`},
@@ -184,7 +184,7 @@ func TestExecInterpreters(t *testing.T) {
 		{"too many open files", "x = []\nwhile True: x.append(open('/dev/null'))", []string{"--limit", "open_files=20"}, `open_files_limit OSError at line 2: `},
 		{"file size", "open('f', 'w').write('x' * 1000000)", []string{"--limit", "file_bytes=1000"}, `artifact_limit `},
 		{"return size", "'x' * 1000", []string{"--limit", "return_value_bytes=100"}, `return_limit return_value_bytes=100 exceeded`},
-		{"nan", "float('nan')", nil, `serialization $: nan is no number in JSON`},
+		{"nan", "float('nan')", nil, `serialization $: nan `},
 		{"vanish", "import os\nos._exit(0)", nil, `protocol the process ended with exit code 0 before the code returned`},
 		{"crash", "import os\nos.abort()", nil, `crash killed by SIGABRT`},
 		{"timeout", "import time\ntime.sleep(60)", []string{"--limit", "wall_seconds=0.7"}, `timeout wall_seconds=0.7 exceeded`},
@@ -304,7 +304,7 @@ func TestExecMemoryFloor(t *testing.T) {
 	}
 	dir := sharedDir(t)
 	worked := false
-	for mib := 0; mib <= 40; mib += 2 {
+	for _, mib := range []int{0, 1, 2, 4, 6, 8, 10, 12, 14, 20, 24, 28, 32, 40} {
 		argv := []string{program, "exec", "--python", "/usr/bin/python3", "--limit", fmt.Sprintf("memory_bytes=%dMiB", mib), "-c", "1 + 1"}
 		stdout, stderr, code := capturedRun(t, inDir(dir, argv))
 		r, err := parseResult(stdout)
