@@ -130,9 +130,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 		return 0, err
 	}
 	x := &execCall{call: c, flags: f, python: f.Python, reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
-	x.source, err = f.readSource(c.deadline)
-	late := errors.Is(err, os.ErrDeadlineExceeded)
-	if err != nil && !late {
+	if x.source, err = f.readSource(c.deadline); err != nil {
 		return 0, err
 	}
 	if x.cwd, err = os.Getwd(); err != nil {
@@ -145,7 +143,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 		return 0, err
 	}
 	openErr := c.open()
-	if !f.SelfCheck && !late {
+	if !f.SelfCheck {
 		if x.workspace, err = newWorkspace(f.ArtifactDir, c.id, c.uid); err != nil {
 			return 0, err
 		}
@@ -153,10 +151,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	}
 	c.announce(&f.callFlags)
 	var o *outcome
-	switch err = openErr; {
-	case err == nil && late:
-		o = &outcome{reason: reasonTimeout}
-	case err == nil:
+	if err = openErr; err == nil {
 		x.seeFrom(x.cwd)
 		c.makePrivateDir()
 		o, err = x.supervise()
@@ -198,57 +193,45 @@ func (f *execCmd) check() error {
 
 const builtinProjector = "numpy-pandas"
 
-// readSource reads the source. Its errors are usage errors, and
-// os.ErrDeadlineExceeded where stdin does not end in time.
+// readSource does not wait for a pipe beyond the deadline. What comes of the
+// call then is a timeout, since nothing starts any more.
 func (f *execCmd) readSource(deadline time.Time) ([]byte, error) {
-	switch {
-	case f.SelfCheck:
+	if f.SelfCheck {
 		return nil, nil
-	case len(f.Code) > 0:
+	}
+	if len(f.Code) > 0 {
 		return []byte(f.Code[0]), nil
-	case f.File == "-":
-		source, err := io.ReadAll(&timedReader{fd: 0, deadline: deadline})
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil, usageError("read stdin: %w", err)
+	}
+	type result struct {
+		source []byte
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		if f.File == "-" {
+			r.source, r.err = io.ReadAll(os.Stdin)
+		} else {
+			r.source, r.err = os.ReadFile(f.File)
 		}
-		return source, err
+		done <- r
+	}()
+	late := time.NewTimer(time.Until(deadline) + sourceGrace)
+	defer late.Stop()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return nil, usageError("%w", r.err)
+		}
+		return r.source, nil
+	case <-late.C:
+		return nil, nil
 	}
-	source, err := os.ReadFile(f.File)
-	if err != nil {
-		return nil, usageError("%w", err)
-	}
-	return source, nil
 }
 
-// A timedReader reads from a descriptor that can't be made non-blocking, since
-// it is shared, until a deadline.
-type timedReader struct {
-	fd       int
-	deadline time.Time
-}
-
-func (r *timedReader) Read(p []byte) (int, error) {
-	for {
-		left := time.Until(r.deadline)
-		if left <= 0 {
-			return 0, os.ErrDeadlineExceeded
-		}
-		ready, err := unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, int(min(left/time.Millisecond+1, 1<<30)))
-		if err == unix.EINTR || err == nil && ready == 0 {
-			continue
-		}
-		n, err := unix.Read(r.fd, p)
-		switch {
-		case err == unix.EINTR || err == unix.EAGAIN:
-			continue
-		case err != nil:
-			return 0, err
-		case n == 0:
-			return 0, io.EOF
-		}
-		return n, nil
-	}
-}
+// sourceGrace is for a file to be read where wall_seconds is next to nothing:
+// one that can't be is a usage error under any limit.
+const sourceGrace = 100 * time.Millisecond
 
 // seeFrom has relative paths to the interpreter and its modules mean what they
 // mean in dir, although the interpreter starts in the workspace.
@@ -279,13 +262,20 @@ func absoluteIn(dir, p string) string {
 }
 
 // supervise starts the interpreter in the workspace and waits for its end.
-func (x *execCall) supervise() (*outcome, error) {
-	stdin, err := emptyInput()
-	if err != nil {
+func (x *execCall) supervise() (o *outcome, err error) {
+	stdin, out, errFD := -1, -1, -1
+	defer func() {
+		if err != nil { // the clean-up needs descriptors, which may be what is scarce
+			for _, fd := range []int{stdin, out, errFD} {
+				unix.Close(fd)
+			}
+			x.sup.closeInlets()
+		}
+	}()
+	if stdin, err = emptyInput(); err != nil {
 		return nil, fmt.Errorf("empty stdin: %w", err)
 	}
-	out, errFD, err := x.connect(true, false)
-	if err != nil {
+	if out, errFD, err = x.connect(true, false); err != nil {
 		return nil, err
 	}
 	frameFD, err := x.sup.addInlet(x.reader.write, nil)

@@ -148,6 +148,9 @@ func (d *privateDir) remove() error {
 // deeper than descriptors or paths can follow, so it does not descend: whatever
 // directory is found inside a subdirectory moves up to the top first.
 func removeTree(parent int, name string) error {
+	if unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) == nil {
+		return nil // empty, as it mostly is
+	}
 	top, err := openToEmpty(parent, name)
 	if err != nil {
 		return err

@@ -31,8 +31,11 @@ func (c *call) connect(keep, merge bool) (out, err int, e error) {
 		c.stderr.emit = func([]byte) {}
 		return out, out, nil
 	}
-	err, e = connectOne(c.stderr, c.err, &c.kept[1])
-	return out, err, e
+	if err, e = connectOne(c.stderr, c.err, &c.kept[1]); e != nil {
+		unix.Close(out)
+		return -1, -1, e
+	}
+	return out, err, nil
 }
 
 // runJob runs the job to its end and closes its streams.

@@ -579,6 +579,12 @@ func (s *supervisor) drain() {
 	}
 }
 
+func (s *supervisor) closeInlets() {
+	for _, in := range s.inlets {
+		in.close()
+	}
+}
+
 // close closes the reading end; the target's next write raises SIGPIPE.
 func (in *inlet) close() {
 	if in.fd >= 0 {
