@@ -9,17 +9,20 @@ request: fields, each `name length\\n` and then length bytes. What was not given
     request_id, extra, provider, projector, self_check
     return_value_bytes, result_frame_bytes, open_files      decimal numbers
     process_count, memory_bytes, file_bytes                 the same, or `-` for not enforced
-    set_open_files                      1 where open_files is too low for Python to start with
+    set_open_files                      1 if the runner is to set RLIMIT_NOFILE, since open_files
+                                        is too low for Python to start with
     runner_main, runner_value, runner_error, runner_setup   the texts of those .py files
+
+Before anything of the source runs, `pyplaypen-runner 1\\n` goes to FRAME_FD.
 
 frame: `pyplaypen-frame 1 length\\n` and then length bytes of JSON, one of
     {"status":"ok","return_value":...}
     {"status":"ok","python":"3.11.2"}                       for self_check
     {"status":"error","error":{"type":...,"message":...,"limit"?:...,"traceback"?:...}}
 
-All text here is compiled at each start, at about 10 us a line, so this file holds no more than a lone
-expression like `1 + 1` needs, and imports nothing that isn't there yet. The other files are
-compiled, into this same namespace, by the first who needs them.
+This text is compiled at every start, at some 10 us a line. So it holds only what a lone
+expression like `1 + 1` needs, and imports nothing that Python has not loaded yet. The other files
+are compiled, into this same namespace, by the first one to need them.
 
 After a frame that says ok, Python ends as after any script: it waits for threads, runs the exit
 handlers and closes files. After an error nothing is waited for, so that the error comes out.
@@ -29,7 +32,8 @@ import sys
 
 NAME = "<sandbox_code>"
 PID = posix.getpid()
-# The functions look builtins up here, out of reach of a source that changes the real ones.
+# Functions look builtins up in their module's __builtins__: a source that changes the real ones
+# does not reach those below.
 BUILTINS = vars(__builtins__)
 __builtins__ = dict(BUILTINS)
 
@@ -59,22 +63,27 @@ def main():
     sys.argv[:] = [NAME]
     if sys.path[0] == "":
         sys.path[0] = REQUEST["cwd"].decode("utf-8", "surrogateescape")
-    # Flushed by the line: else what was printed would be lost with a process that gets killed.
     for stream in sys.stdout, sys.stderr:
+        # By the line: what was printed is not to be lost with a process that gets killed.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     before = len(scope), len(sys.modules)
     try:
         reserve = bytes(4 << 20)  # untouched address space, for a report when there is no other
+        posix.write(FRAME_FD, b"pyplaypen-runner 1\n")
         if any(map(REQUEST.get, ("set_open_files", "provider", "projector", "self_check"))):
             load("runner_setup")
             set_up(scope)
         value = run(REQUEST["code"], scope)
+        sys.settrace(None)
+        sys.setprofile(None)
         if posix.getpid() == PID:  # not a child that the source forked: the frame is its parent's
             send_value(value)
     except BaseException as error:
+        reserve = None  # before all else: even getpid() may take memory, for its int
+        sys.settrace(None)
+        sys.setprofile(None)
         if posix.getpid() != PID:
             raise
-        del reserve
         load("runner_error")
         send_error(error, scope)
     if before == (len(scope), len(sys.modules)):
@@ -88,9 +97,10 @@ def main():
 
 def run(source, scope):
     """Runs source; returns the value of its last statement if that is an expression."""
-    if b"\n" not in source.rstrip() and source[:1] not in b" \t":
-        # Maybe an expression. eval() takes 10 us for it, compile() 600 for its first call, since
-        # that makes all the types of _ast. The price is a file name, which report() sets right.
+    if b"\n" not in source.rstrip() and source[:1] not in b" \t" and b"\\" not in source:
+        # Maybe an expression. eval() takes 10 us for it, the first call of compile() 600, since
+        # it sets up the types of _ast. Its price is a wrong file name, see is_expression(), and
+        # that if it fails all warnings come twice: about backslashes, as a rule.
         try:
             return eval(source, scope)
         except SyntaxError as error:
@@ -139,13 +149,12 @@ def frame_of(json):
 
 
 def write(frame):
-    frame = memoryview(frame)
-    while frame:
-        frame = frame[posix.write(FRAME_FD, frame):]
+    rest = memoryview(frame)
+    while rest:
+        rest = rest[posix.write(FRAME_FD, rest):]
 
 
 REQUEST = read_request(int(sys.argv[1]))
 FRAME_FD = int(sys.argv[2])
 posix.set_inheritable(FRAME_FD, False)
-posix.write(FRAME_FD, b"pyplaypen-runner 1\n")
 main()

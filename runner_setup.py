@@ -2,24 +2,26 @@
 
 
 def set_up(scope):
+    global PROJECTOR
     load("runner_value")
     if REQUEST["set_open_files"]:
         limit_open_files(int(REQUEST["open_files"]))
-    provider = resolve("globals provider", "provider")
-    projector = REQUEST["projector"]
-    global PROJECTOR
-    PROJECTOR = numpy_pandas if projector == b"numpy-pandas" else resolve("type projector", "projector")
+    provider = resolve("globals provider", REQUEST["provider"])
+    if REQUEST["projector"] == b"numpy-pandas":
+        PROJECTOR = numpy_pandas
+    else:
+        PROJECTOR = resolve("type projector", REQUEST["projector"])
     if REQUEST["self_check"]:
         version = ".".join(map(str, sys.version_info[:3]))
         write(frame_of(b'{"status":"ok","python":"%b"}' % version.encode()))
         posix._exit(0)
     if provider:
-        scope.update(provided(provider))
+        scope.update(provided_by(provider))
 
 
 def limit_open_files(limit):
-    # From the standard library only: a project's own resource.py must not be taken instead, nor
-    # be hidden from the source.
+    # From the standard library only: a project's own resource.py must not be taken for it, nor
+    # be hidden from the source afterwards.
     path = sys.path[:]
     sys.path[:] = [entry for entry in path if entry.endswith("lib-dynload")]
     import resource
@@ -32,8 +34,8 @@ def limit_open_files(limit):
 
 
 def resolve(role, field):
-    """The function that a field names as module:function; None for an empty field."""
-    name = REQUEST[field].decode("utf-8", "surrogateescape")
+    """The function that a field names as module:function; None if it is empty."""
+    name = field.decode("utf-8", "surrogateescape")
     if not name:
         return None
     try:
@@ -51,16 +53,13 @@ def resolve(role, field):
         raise Problem("extension", f"{role} {name}: {one_line(error)}") from error
 
 
-def provided(provider):
-    name = REQUEST["provider"].decode("utf-8", "surrogateescape")
+def provided_by(provider):
+    text = {name: REQUEST[name].decode("utf-8", "surrogateescape")
+            for name in ("provider", "request_id", "workspace", "artifact_root", "extra")}
+    name, extra = text.pop("provider"), text.pop("extra")
     try:
-        call = {name: REQUEST[name].decode("utf-8", "surrogateescape")
-                for name in ("request_id", "workspace", "artifact_root")}
-        call["extra"] = None
-        if REQUEST["extra"]:
-            import json
-            call["extra"] = json.loads(REQUEST["extra"])
-        names = provider(call)
+        import json
+        names = provider({**text, "extra": json.loads(extra) if extra else None})
         if not isinstance(names, dict) or not all(isinstance(key, str) for key in names):
             raise TypeError("expected a dict with keys of type str")
         return names
@@ -69,52 +68,44 @@ def provided(provider):
 
 
 def numpy_pandas(value):
-    """The built-in type projector; returns a value of another type as it came.
+    """The built-in type projector. A value of any other type comes back as it is.
 
-    In pandas NaN, NA, NaT and None all say that a value is missing, so in its objects each is
-    null. In numpy NaN is a number, which JSON can't hold: as in plain Python, that is an error.
+    In pandas NaN, NA, NaT and None all mean a missing value, so inside of its objects each is
+    null. In numpy NaN is a number; as in plain Python it is one that JSON can't hold, an error.
     """
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas:
         if value is pandas.NA or value is pandas.NaT:
             return None
         if isinstance(value, pandas.DataFrame):
-            fit(value.size)
-            columns = [cells(value.iloc[:, index]) for index in range(value.shape[1])]
+            columns = [cells(pandas, value.iloc[:, index]) for index in range(value.shape[1])]
             rows = list(zip(*columns)) if columns else [()] * len(value)
-            return {"columns": cells(value.columns), "rows": rows, "row_count": len(value)}
+            return {"columns": cells(pandas, value.columns), "rows": rows, "row_count": len(value)}
         if isinstance(value, pandas.Series):
-            fit(value.size)
-            return {"name": value.name, "index": cells(value.index), "values": cells(value)}
+            index = cells(pandas, value.index)
+            return {"name": value.name, "index": index, "values": cells(pandas, value)}
         if isinstance(value, (pandas.Index, pandas.api.extensions.ExtensionArray)):
-            fit(value.size)
-            return cells(value)
+            return cells(pandas, value)
     if numpy:
-        if isinstance(value, numpy.ndarray):
+        if isinstance(value, (numpy.ndarray, numpy.generic)):
             fit(value.size)
-            return times(numpy, value) if value.dtype.kind == "M" else value.tolist()
-        if isinstance(value, numpy.datetime64):
-            return times(numpy, value)
-        if isinstance(value, numpy.generic):
-            item = value.item()
-            return value if type(item) is type(value) else item
+            if value.dtype.kind == "M":  # tolist() and item() would make it a count of ns
+                text = numpy.datetime_as_string(value)
+                return numpy.where(numpy.isnat(value), None, text).tolist()
+            if value.dtype.kind != "m":
+                plain = value.tolist()
+                return value if type(plain) is type(value) else plain
     return value
 
 
+def cells(pandas, values):
+    """The items of a pandas object as a list, None for each that is missing."""
+    fit(values.size)
+    return [None if item is pandas.NA or item is pandas.NaT
+            or isinstance(item, float) and item != item else item for item in values.tolist()]
+
+
 def fit(size):
-    """Refuses what can't but be too long before it is made into lists."""
+    """Refuses what can't but be too long before all of it is made into lists."""
     if size > int(REQUEST["return_value_bytes"]):
         raise too_long("return_value_bytes")
-
-
-def cells(values):
-    """The items of a pandas object, with None for all that are missing."""
-    pandas = sys.modules["pandas"]
-    missing = (pandas.NA, pandas.NaT)
-    return [None if item is missing[0] or item is missing[1] or isinstance(item, float) and item != item
-            else item for item in values.tolist()]
-
-
-def times(numpy, value):
-    texts = numpy.where(numpy.isnat(value), None, numpy.datetime_as_string(value))
-    return texts.tolist()
