@@ -126,7 +126,7 @@ func TestLimitRefused(t *testing.T) {
 		}
 		for value, why := range values {
 			item := info.name + "=" + value
-			mention := []string{info.name, strings.Trim(oneLine(value), "\\x00"), why}
+			mention := []string{info.name, strings.ReplaceAll(oneLine(value), `\x00`, ""), why}
 			check("--limit "+item, try("", item), mention...)
 			if strings.TrimSpace(value) == value && !strings.Contains(value, "\x00") {
 				check("PYPLAYPEN_LIMITS="+item, try("open_files=9,"+item), append(mention, "PYPLAYPEN_LIMITS")...)
