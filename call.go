@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -40,6 +41,7 @@ type call struct {
 	streams
 	out, err *sink
 	console  *console
+	signals  chan os.Signal
 	sup      *supervisor
 	audit    *audit
 
@@ -56,7 +58,7 @@ type purpose struct{ exec, warnOnly bool }
 // newCall checks everything that can be refused before anything starts. Its
 // errors are usage errors.
 func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
-	c := &call{start: start, uid: -1, limits: defaultLimits()}
+	c := &call{signals: catchSignals(), start: start, uid: -1, limits: defaultLimits()}
 	if err := c.limits.setList(os.Getenv("PYPLAYPEN_LIMITS")); err != nil {
 		return nil, usageError("%w", err)
 	}
@@ -184,7 +186,7 @@ func (c *call) rlimits(fileExtra int64) []rlim {
 // open prepares what the call needs to run: signals first, so that whatever
 // comes after is undone. Close must follow, also after an error.
 func (c *call) open() error {
-	sup, err := newSupervisor()
+	sup, err := newSupervisor(c.signals)
 	wake := func() {}
 	if err == nil {
 		c.sup, wake = sup, sup.wake
@@ -205,10 +207,14 @@ func (c *call) announce(f *callFlags) {
 	}
 }
 
+// goOn reports whether the call is still to be started: its time is not up and
+// no signal has ended it.
+func (c *call) goOn() bool { return time.Now().Before(c.deadline) && len(c.sup.cancels) == 0 }
+
 // makePrivateDir makes the call's TMPDIR, which as root is its HOME too.
 func (c *call) makePrivateDir() {
 	var err error
-	if c.private, err = newPrivateDir(c.uid); err == nil {
+	if c.private, err = newPrivateDir(c.uid, c.goOn); err == nil {
 		c.env = setEnv(c.env, "TMPDIR", c.private.path)
 		if c.uid >= 0 {
 			c.env = setEnv(c.env, "HOME", c.private.path)
@@ -226,7 +232,7 @@ func (c *call) makePrivateDir() {
 // takeDirectory hands the current directory to the call's uid.
 func (c *call) takeDirectory(restoreOwnership bool) {
 	var notice string
-	if c.handover, notice = handOver(c.uid, restoreOwnership); notice != "" {
+	if c.handover, notice = handOver(c.uid, restoreOwnership, c.goOn); notice != "" {
 		c.console.notice("%s", notice)
 	}
 	if cwd, err := os.Getwd(); err == nil {
@@ -271,30 +277,42 @@ const finalGrace = time.Second
 // deliver waits for the reader of stdout, within bounds, and returns the exit
 // code: a success that was not delivered is none.
 func (c *call) deliver(code int) int {
-	if left := c.out.flush(c.deadline, finalGrace); left > 0 {
-		c.console.line("%s exceeded while the reader of stdout took nothing; %d bytes not delivered", c.limits.assignment(wallSeconds), left)
-		if code == 0 {
-			code = exitTimeout
-		}
+	left, sig := c.flush(c.out)
+	switch {
+	case sig != 0:
+		c.console.line("told to stop by %s; %d bytes of stdout not delivered", signalName(sig), left)
+		code = exitSignal + int(sig)
+	case left > 0:
+		c.console.line("%s exceeded while the reader of stdout took too little; %d bytes not delivered", c.limits.assignment(wallSeconds), left)
+		code = cmp.Or(code, exitTimeout)
 	}
 	if err := c.out.failure(); err != nil && err != unix.EPIPE {
 		c.console.line("write stdout: %v", err)
-		if code == 0 {
-			code = exitCannotRun
-		}
+		code = cmp.Or(code, exitCannotRun)
 	}
 	return code
 }
 
 // deliverLines does the same for stderr, last of all.
 func (c *call) deliverLines(code int) int {
-	if c.err.flush(c.deadline, finalGrace) > 0 && code == 0 {
-		code = exitTimeout
-	}
-	if err := c.err.failure(); err != nil && err != unix.EPIPE && code == 0 {
-		code = exitCannotRun
+	left, sig := c.flush(c.err)
+	switch err := c.err.failure(); {
+	case sig != 0:
+		return exitSignal + int(sig)
+	case left > 0:
+		return cmp.Or(code, exitTimeout)
+	case err != nil && err != unix.EPIPE:
+		return cmp.Or(code, exitCannotRun)
 	}
 	return code
+}
+
+func (c *call) flush(s *sink) (left int, sig syscall.Signal) {
+	var cancels chan syscall.Signal
+	if c.sup != nil {
+		cancels = c.sup.cancels
+	}
+	return s.flush(c.deadline, finalGrace, cancels)
 }
 
 // parseUID accepts the uids that a call may drop to.

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"unicode/utf8"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,14 +27,14 @@ var stateDirs = []string{"/var/lib/pyplaypen", "/run/pyplaypen"}
 
 // A handoverRecord says how to put a directory right.
 type handoverRecord struct {
-	Path     string `json:"path"`
-	RawPath  []byte `json:"raw_path,omitempty"` // if it is no UTF-8, which a JSON string can't hold
+	Path     []byte `json:"path"` // in base64, since it need not be UTF-8
 	Dev      uint64 `json:"dev"`
 	Ino      uint64 `json:"ino"`
 	Owner    int    `json:"owner"`     // before the first call
 	ChildUID int    `json:"child_uid"` // since then, if Handed
 	Handed   bool   `json:"handed"`
 	Files    bool   `json:"files"` // files of ChildUID below go back to Owner too
+	Since    int64  `json:"since"` // those made from this time on, in Unix nanoseconds
 }
 
 func (r *handoverRecord) name() string {
@@ -51,9 +51,11 @@ type handover struct {
 // handOver gives the current directory to uid. It returns nil where there is
 // nothing to give back; notice says why the directory was not given if the
 // user should know.
-func handOver(uid int, files bool) (h *handover, notice string) {
-	repairHandovers()
-	path, err := os.Getwd()
+//
+// It waits for the locks of other calls as long as goOn says.
+func handOver(uid int, files bool, goOn func() bool) (h *handover, notice string) {
+	repairHandovers(goOn)
+	path, err := unix.Getwd() // not $PWD, which may be a link
 	if err != nil {
 		return nil, "the current directory is not handed over: " + err.Error()
 	}
@@ -75,7 +77,7 @@ func handOver(uid int, files bool) (h *handover, notice string) {
 	if isSystemDirectory(&st) {
 		return nil, fmt.Sprintf("%s is a system directory: it is not handed to uid %d, which cannot create files in it", path, uid)
 	}
-	h, err = enterHandover(dir, path, uid, files)
+	h, err = enterHandover(dir, path, uid, files, goOn)
 	switch {
 	case err == nil:
 		return h, ""
@@ -102,12 +104,12 @@ func openStateDir() (int, error) {
 }
 
 // lockState takes the lock that makes changes to the records exclusive.
-func lockState(state int) (unlock func(), err error) {
+func lockState(state int, goOn func() bool) (unlock func(), err error) {
 	fd, err := unix.Openat(state, "lock", unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(fd, unix.LOCK_EX); err != nil {
+	if err := flockWhile(fd, unix.LOCK_EX, goOn); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
@@ -116,12 +118,12 @@ func lockState(state int) (unlock func(), err error) {
 
 // enterHandover joins the calls in the directory, as the first or as a later
 // one. It returns nil if the directory is the uid's anyway.
-func enterHandover(dir int, path string, uid int, files bool) (*handover, error) {
+func enterHandover(dir int, path string, uid int, files bool, goOn func() bool) (*handover, error) {
 	state, err := openStateDir()
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := lockState(state)
+	unlock, err := lockState(state, goOn)
 	if err != nil {
 		unix.Close(state)
 		return nil, err
@@ -140,11 +142,8 @@ func enterLocked(state, dir int, path string, uid int, files bool) (*handover, e
 		return nil, err
 	}
 	want := handoverRecord{
-		Path: path, Dev: uint64(st.Dev), Ino: st.Ino, Owner: int(st.Uid), ChildUID: uid,
-		Handed: !passable(&st, uid, 3), Files: files,
-	}
-	if !utf8.ValidString(path) {
-		want.RawPath = []byte(path)
+		Path: []byte(path), Dev: uint64(st.Dev), Ino: st.Ino, Owner: int(st.Uid), ChildUID: uid,
+		Handed: !passable(&st, uid, 3), Files: files, Since: time.Now().UnixNano(),
 	}
 	flags := unix.O_RDWR | unix.O_CLOEXEC | unix.O_NOFOLLOW
 	if want.Handed || files {
@@ -158,9 +157,12 @@ func enterLocked(state, dir int, path string, uid int, files bool) (*handover, e
 		return nil, err
 	}
 	if _, unread := readRecord(fd); unread == nil && flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-		// A call was killed since the repair.
-		restoreHandover(state, fd, dir, want.name())
+		// A call was killed since the repair, or the directory was moved since.
+		err := restoreHandover(state, fd, dir, want.name())
 		unix.Close(fd)
+		if err != nil {
+			return nil, err
+		}
 		return enterLocked(state, dir, path, uid, files)
 	}
 	if err = joinRecord(fd, dir, want); err == nil {
@@ -196,11 +198,16 @@ func joinRecord(fd, dir int, want handoverRecord) error {
 	return nil
 }
 
+// giveBackWait is how long a call that has ended waits for the lock; after that
+// the next call does its part.
+const giveBackWait = 10 * time.Second
+
 // giveBack ends this call's part; the last call restores the owner.
 func (h *handover) giveBack() error {
 	defer unix.Close(h.state)
 	defer unix.Close(h.record)
-	unlock, err := lockState(h.state)
+	end := time.Now().Add(giveBackWait)
+	unlock, err := lockState(h.state, func() bool { return time.Now().Before(end) })
 	if err != nil {
 		return fmt.Errorf("restore the current directory's owner: %w", err)
 	}
@@ -218,23 +225,23 @@ func (h *handover) giveBack() error {
 }
 
 // repairHandovers puts right what calls that were killed left behind.
-func repairHandovers() {
+func repairHandovers(goOn func() bool) {
 	for _, path := range stateDirs {
 		state, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {
 			continue
 		}
-		repairHandoversIn(state)
+		repairHandoversIn(state, goOn)
 		unix.Close(state)
 	}
 }
 
-func repairHandoversIn(state int) {
+func repairHandoversIn(state int, goOn func() bool) {
 	names, err := readNames(state)
 	if err != nil || len(names) == 0 || len(names) == 1 && names[0] == "lock" {
 		return
 	}
-	unlock, err := lockState(state)
+	unlock, err := lockState(state, goOn)
 	if err != nil {
 		return
 	}
@@ -254,57 +261,61 @@ func repairHandoversIn(state int) {
 	}
 }
 
-// repairHandover undoes what the record of a killed call says.
+// repairHandover undoes what the record of a killed call says. Where the path
+// does not lead to the directory, which may have been moved or be out of sight
+// from here, the record stays for a later call, one in that directory at best.
 func repairHandover(state, record int, name string) {
-	defer unix.Unlinkat(state, name, 0)
 	r, err := readRecord(record)
-	if err != nil {
-		return // killed before the record was written, so before the chown
-	}
-	path := r.Path
-	if r.RawPath != nil {
-		path = string(r.RawPath)
-	}
-	dir, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
+	if err != nil { // killed before the record was written, so before the chown
+		unix.Unlinkat(state, name, 0)
 		return
 	}
-	defer unix.Close(dir)
-	restoreHandover(state, record, dir, name)
+	dir, err := unix.Open(string(r.Path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		defer unix.Close(dir)
+		err = restoreHandover(state, record, dir, name)
+	}
+	var st unix.Stat_t
+	if err != nil && unix.Fstat(record, &st) == nil && time.Since(time.Unix(st.Mtim.Unix())) > forgetAfter {
+		unix.Unlinkat(state, name, 0)
+	}
 }
+
+// forgetAfter is when a record whose directory is not to be found is given up.
+const forgetAfter = 30 * 24 * time.Hour
 
 // restoreHandover undoes what the record says about dir, unless that is another
 // directory or somebody else has changed its owner since. The caller holds the
 // state lock and the record's.
 func restoreHandover(state, record, dir int, name string) error {
-	defer unix.Unlinkat(state, name, 0)
 	r, err := readRecord(record)
 	if err != nil {
-		return nil
+		return fmt.Errorf("read the record of the directory's owner: %w", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(dir, &st); err != nil || uint64(st.Dev) != r.Dev || st.Ino != r.Ino {
 		return fmt.Errorf("restore the owner of %s: it is another directory now", r.Path)
 	}
+	defer unix.Unlinkat(state, name, 0)
 	if r.Handed && int(st.Uid) == r.ChildUID {
 		if err := unix.Fchown(dir, r.Owner, -1); err != nil {
 			return fmt.Errorf("restore the owner of %s: %w", r.Path, err)
 		}
 	}
 	if r.Files {
-		if err := giveBackFiles(dir, r.ChildUID, r.Owner, 0); err != nil {
+		if err := giveBackFiles(dir, r, 0); err != nil {
 			return fmt.Errorf("give files below %s back: %w", r.Path, err)
 		}
 	}
 	return nil
 }
 
-// giveBackFiles changes the owner of what belongs to from below dir, on the
-// same mount, following no links. A file with another name elsewhere is left
+// giveBackFiles changes the owner of what the calls made below dir, on the same
+// mount, following no links. A file with another name elsewhere is left
 // alone. It keeps one descriptor for each level that it is deep, and goes no
 // further down than any honest program does. What can't be changed does not
 // keep it from the rest; the first error is returned.
-func giveBackFiles(dir, from, to, depth int) error {
+func giveBackFiles(dir int, r *handoverRecord, depth int) error {
 	if depth > giveBackDepth {
 		return fmt.Errorf("more than %d levels of directories", giveBackDepth)
 	}
@@ -324,7 +335,7 @@ func giveBackFiles(dir, from, to, depth int) error {
 		if err != nil {
 			continue // gone, or on another mount
 		}
-		err = giveBackPinned(fd, from, to, depth)
+		err = giveBackPinned(fd, r, depth)
 		unix.Close(fd)
 		if err != nil && first == nil {
 			first = err
@@ -338,7 +349,7 @@ func giveBackFiles(dir, from, to, depth int) error {
 
 const giveBackDepth = 200
 
-func giveBackPinned(fd, from, to, depth int) error {
+func giveBackPinned(fd int, r *handoverRecord, depth int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return err
@@ -346,10 +357,10 @@ func giveBackPinned(fd, from, to, depth int) error {
 	var below, own error
 	isDir := st.Mode&unix.S_IFMT == unix.S_IFDIR
 	if isDir {
-		below = giveBackFiles(fd, from, to, depth+1)
+		below = giveBackFiles(fd, r, depth+1)
 	}
-	if int(st.Uid) == from && (isDir || st.Nlink == 1) {
-		own = chownPinned(fd, to, -1)
+	if int(st.Uid) == r.ChildUID && (isDir || st.Nlink == 1) && madeSince(fd, r.Since) {
+		own = chownPinned(fd, r.Owner, -1)
 	}
 	return cmp.Or(below, own)
 }
@@ -368,7 +379,7 @@ func writeRecord(fd int, r *handoverRecord) error {
 }
 
 func readRecord(fd int) (*handoverRecord, error) {
-	buf := make([]byte, 16<<10)
+	buf := make([]byte, 64<<10) // a path has 4 KiB at the most
 	n, err := unix.Pread(fd, buf, 0)
 	if err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -83,13 +84,18 @@ func blockadeBelow(dir, rest string, uid int) (blockade, bool) {
 }
 
 // systemDirectories are never handed to the child's uid, whatever they are
-// called here. Those that begin alike with /lib are found by their prefix.
+// called here, nor are pyplaypen's own. Those that begin alike with /lib are
+// found by their prefix.
 var systemDirectories = []string{"/", "/bin", "/boot", "/dev", "/etc", "/home", "/opt", "/proc", "/root",
 	"/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/var"}
 
 func isSystemDirectory(st *unix.Stat_t) bool {
 	libs, _ := filepath.Glob("/lib*")
-	for _, dir := range append(libs, systemDirectories...) {
+	own := slices.Clone(stateDirs)
+	for _, dir := range temporaryDirs() {
+		own = append(own, dir+"/"+privateDirsName())
+	}
+	for _, dir := range slices.Concat(libs, systemDirectories, own) {
 		var s unix.Stat_t
 		if unix.Stat(dir, &s) == nil && s.Dev == st.Dev && s.Ino == st.Ino {
 			return true

@@ -14,6 +14,13 @@ func openPinned(dir int, name string) (int, error) {
 	return unix.Openat(dir, name, unix.O_RDONLY|unix.O_SYMLINK|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 }
 
+// madeSince reports whether the file was made at that time or later, in Unix
+// nanoseconds.
+func madeSince(fd int, since int64) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) != nil || unix.TimespecToNsec(st.Btim) >= since
+}
+
 func chownPinned(fd, uid, gid int) error { return unix.Fchown(fd, uid, gid) }
 
 // allowReopen has nothing to do where opening /dev/fd/N duplicates N.

@@ -68,6 +68,18 @@ func openPinned(dir int, name string) (int, error) {
 	return unix.Openat2(dir, name, &how)
 }
 
+// madeSince reports whether the file was made at that time or later, in Unix
+// nanoseconds, as far as the file system knows; where it does not, all are.
+func madeSince(fd int, since int64) bool {
+	const clockStep = 20_000_000 // the kernel stamps files with the time of a tick
+	var st unix.Statx_t
+	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BTIME, &st)
+	if err != nil || st.Mask&unix.STATX_BTIME == 0 {
+		return true
+	}
+	return st.Btime.Sec*1e9+int64(st.Btime.Nsec) >= since-clockStep
+}
+
 func chownPinned(fd, uid, gid int) error {
 	return unix.Fchownat(fd, "", uid, gid, unix.AT_EMPTY_PATH)
 }

@@ -41,6 +41,10 @@ func mainCode() int {
 		fmt.Fprintln(os.Stderr, prefix+oneLine(exit.line))
 		return exit.code
 	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, prefix+oneLine(err.Error()))
+		return exitCannotRun
+	}
 	return code
 }
 

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"math"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"syscall"
 	"unsafe"
 
@@ -22,6 +24,10 @@ import (
 // on one locked thread are enough.
 func childMain(args []string) int {
 	runtime.LockOSThread()
+	// A collection that began with long arguments or by GOGC or GOMEMLIMIT would
+	// go on allocating under the limit. This waits for its end and allows no other.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(math.MaxInt64)
 	if len(args) < 4 {
 		return exitCannotRun
 	}

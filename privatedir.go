@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,10 +34,11 @@ func temporaryDirs() []string {
 }
 
 // newPrivateDir makes one for uid, or for the user itself if uid is negative.
-func newPrivateDir(uid int) (*privateDir, error) {
+// It waits for the lock of other calls as long as goOn says.
+func newPrivateDir(uid int, goOn func() bool) (*privateDir, error) {
 	var first error
 	for _, base := range temporaryDirs() {
-		d, err := newPrivateDirIn(base, uid)
+		d, err := newPrivateDirIn(base, uid, goOn)
 		if err == nil {
 			return d, nil
 		}
@@ -47,25 +49,30 @@ func newPrivateDir(uid int) (*privateDir, error) {
 	return nil, first
 }
 
-func newPrivateDirIn(base string, uid int) (*privateDir, error) {
-	mode := uint32(0o700)
+func newPrivateDirIn(base string, uid int, goOn func() bool) (*privateDir, error) {
 	if uid >= 0 {
 		if b, blocked := blockadeOf(base+"/x", uid); blocked {
 			return nil, fmt.Errorf("uid %d cannot pass %s", uid, b)
 		}
+	}
+	mode := uint32(0o700)
+	if os.Geteuid() == 0 { // also for a root that can't drop, beside one that can
 		mode = 0o711
 	}
-	path := base + "/pyplaypen-" + strconv.Itoa(os.Geteuid())
+	path := base + "/" + privateDirsName()
 	parent, err := openOwnDir(path, mode)
 	if err != nil {
 		return nil, err
 	}
-	d, err := makePrivateDir(parent, path, uid)
+	d, err := makePrivateDir(parent, path, uid, goOn)
 	if err != nil {
 		unix.Close(parent)
 	}
 	return d, err
 }
+
+// privateDirsName is the directory that holds a user's private directories.
+func privateDirsName() string { return "pyplaypen-" + strconv.Itoa(os.Geteuid()) }
 
 // openOwnDir makes the directory if it is missing and opens it, but only if
 // nobody else can have put anything into it.
@@ -88,14 +95,13 @@ func openOwnDir(path string, mode uint32) (int, error) {
 	return fd, nil
 }
 
-func makePrivateDir(parent int, path string, uid int) (*privateDir, error) {
+func makePrivateDir(parent int, path string, uid int, goOn func() bool) (*privateDir, error) {
 	// The lock keeps others from taking a directory for a stale one between
 	// its making and its locking.
-	if err := flock(parent, unix.LOCK_EX); err != nil {
+	if err := flockWhile(parent, unix.LOCK_EX, goOn); err != nil {
 		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
 	}
 	defer flock(parent, unix.LOCK_UN)
-	sweepStale(parent)
 	name := randomHex(8)
 	if err := unix.Mkdirat(parent, name, 0o700); err != nil {
 		return nil, &os.PathError{Op: "mkdir", Path: path + "/" + name, Err: err}
@@ -117,8 +123,13 @@ func makePrivateDir(parent int, path string, uid int) (*privateDir, error) {
 	return nil, &os.PathError{Op: "prepare", Path: path + "/" + name, Err: err}
 }
 
-// sweepStale removes the directories in parent that no supervisor holds.
+// sweepStale removes the directories in parent that no supervisor holds. The
+// lock on parent, under which they are made, is needed only to tell them.
 func sweepStale(parent int) {
+	if flock(parent, unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return // another call is here, and will look too
+	}
+	stale := map[string]int{}
 	names, _ := readNames(parent)
 	for _, name := range names {
 		fd, err := openDirAt(parent, name)
@@ -126,15 +137,23 @@ func sweepStale(parent int) {
 			continue
 		}
 		if flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil {
-			removeTree(parent, name)
+			stale[name] = fd
+		} else {
+			unix.Close(fd)
 		}
+	}
+	flock(parent, unix.LOCK_UN)
+	for name, fd := range stale {
+		removeTree(parent, name)
 		unix.Close(fd)
 	}
 }
 
-// remove removes the directory with all that is in it.
+// remove removes the directory with all that is in it, and those that killed
+// calls have left.
 func (d *privateDir) remove() error {
 	err := removeTree(d.parent, d.name)
+	sweepStale(d.parent)
 	unix.Close(d.self)
 	unix.Close(d.parent)
 	if err != nil {
@@ -295,6 +314,24 @@ func flock(fd, how int) error {
 		if err := unix.Flock(fd, how); err != unix.EINTR {
 			return err
 		}
+	}
+}
+
+// errLocked says that a lock was not to be had in time.
+var errLocked = errors.New("another call holds the lock")
+
+// flockWhile waits for a lock as long as goOn says. It asks again and again,
+// since a lock that is waited for in flock(2) can't be given up.
+func flockWhile(fd, how int, goOn func() bool) error {
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		err := flock(fd, how|unix.LOCK_NB)
+		if err != unix.EWOULDBLOCK {
+			return err
+		}
+		if !goOn() {
+			return errLocked
+		}
+		time.Sleep(pause)
 	}
 }
 

@@ -118,16 +118,19 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 // report prints what is to be said after the end and returns the exit code.
 func (r *runOutput) report(o *outcome, argv []string) int {
 	v := r.judge(o, argv)
+	code, buffered := v.code, r.flags.Buffer && !r.flags.JSON
 	switch {
 	case r.flags.JSON:
 		r.out.put(r.resultJSON(v))
-	case r.flags.Buffer:
+	case buffered:
 		r.out.put(r.kept[0])
-		r.out.flush(r.deadline, finalGrace)
+		code = r.deliver(code) // stdout whole comes first
 		r.err.put(r.kept[1])
 	}
 	r.explain(o, argv, v.line)
-	code := r.deliver(v.code)
+	if !buffered {
+		code = r.deliver(code)
+	}
 	if r.audit != nil {
 		if r.id == "" {
 			r.id = randomHex(16)

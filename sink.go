@@ -2,6 +2,7 @@ package main
 
 import (
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,21 +79,26 @@ func (s *sink) pending() int {
 }
 
 // flush waits until everything is written or has failed. It gives up when the
-// deadline is past and the reader took nothing for grace, and returns the
-// number of bytes left behind.
-func (s *sink) flush(deadline time.Time, grace time.Duration) int {
+// deadline is past and the reader took nothing for grace, or took long in all,
+// and when a signal says so. It returns the number of bytes left behind, and
+// that signal.
+func (s *sink) flush(deadline time.Time, grace time.Duration, cancels <-chan syscall.Signal) (int, syscall.Signal) {
+	const graces = 10 // as many for a reader that takes a little now and then
+	last := time.Now().Add(max(0, time.Until(deadline)) + graces*grace)
 	for {
 		left := s.pending()
 		if left == 0 {
-			return 0
+			return 0, 0
 		}
-		timer := time.NewTimer(max(grace, time.Until(deadline)))
+		timer := time.NewTimer(min(max(grace, time.Until(deadline)), time.Until(last)))
 		select {
 		case <-s.drained:
 			timer.Stop()
+		case sig := <-cancels:
+			return s.pending(), sig
 		case <-timer.C:
-			if s.pending() == left {
-				return left
+			if s.pending() == left || !time.Now().Before(last) {
+				return s.pending(), 0
 			}
 		}
 	}

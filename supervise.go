@@ -154,29 +154,32 @@ type supervisor struct {
 	buf        []byte
 }
 
-// newSupervisor starts to catch the signals that ask for an end, so that from
-// here on one of them leads to a teardown. INT, HUP and the like that the
-// caller had ignored stay ignored, for pyplaypen and for the target.
-func newSupervisor() (*supervisor, error) {
+// catchSignals starts to catch the signals that ask for an end, or for a stop,
+// so that from here on one of them leads to a teardown. INT, HUP and the like
+// that the caller had ignored stay ignored, for pyplaypen and for the target.
+func catchSignals() chan os.Signal {
+	c := make(chan os.Signal, 16)
+	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGTSTP} {
+		if !ignored(sig.(syscall.Signal)) {
+			signal.Notify(c, sig)
+		}
+	}
+	return c
+}
+
+// newSupervisor makes ready to spawn. It heeds the signals caught.
+func newSupervisor(signals chan os.Signal) (*supervisor, error) {
 	t, err := newTree()
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{tree: t, signals: make(chan os.Signal, 16), cancels: make(chan syscall.Signal, 16), leaderFD: -1}
+	s := &supervisor{tree: t, signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
 	unix.SetNonblock(s.wakeRead, true)
 	unix.SetNonblock(s.wakeWrite, true)
-	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT} {
-		if !signal.Ignored(sig) {
-			signal.Notify(s.signals, sig)
-		}
-	}
 	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGCONT)
-	if !signal.Ignored(unix.SIGTSTP) {
-		signal.Notify(s.signals, unix.SIGTSTP)
-	}
 	go func() {
 		for sig := range s.signals {
 			switch sig {
@@ -233,7 +236,9 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 	}
 	s.drain()
 	s.out.usage = usageSince(before)
-	if !s.out.started() && s.out.reason == reasonExited {
+	// A CPU limit of next to nothing may end the child stage before the target.
+	outOfCPU := s.out.reaped && s.out.status.Signaled() && s.out.status.Signal() == unix.SIGXCPU
+	if !s.out.started() && !outOfCPU && s.out.reason == reasonExited {
 		s.out.reason = reasonFailed
 	}
 	return &s.out
@@ -455,7 +460,11 @@ func (s *supervisor) leaderExited() {
 		s.finish()
 		return
 	}
-	s.out.leftovers = s.tree.descendants(time.Now().Add(s.lookTime()))
+	for range 5 { // processes that come and go are easily missed
+		if s.out.leftovers = s.tree.descendants(time.Now().Add(s.lookTime())); s.out.leftovers != nil {
+			break
+		}
+	}
 	s.terminate()
 }
 

@@ -79,7 +79,7 @@ func ignoreOutputStops() { signal.Ignore(unix.SIGTTOU) }
 // the shell sees a stopped job. It returns false where no shell could ever
 // continue it: the kernel drops the signal for an orphaned process group, or it is ignored.
 func suspend() bool {
-	if orphanedGroup(os.Getpid()) || signal.Ignored(unix.SIGTSTP) {
+	if orphanedGroup(os.Getpid()) || ignored(unix.SIGTSTP) {
 		return false
 	}
 	unix.Kill(0, unix.SIGTSTP)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"os"
+	"os/signal"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,3 +19,6 @@ func orphanedGroup(int) bool {
 	parent, err2 := unix.Getsid(os.Getppid())
 	return err1 != nil || err2 != nil || sid != parent
 }
+
+// ignored reports whether the signal is ignored.
+func ignored(sig syscall.Signal) bool { return signal.Ignored(sig) }

@@ -1,6 +1,11 @@
 package main
 
-import "golang.org/x/sys/unix"
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
 
 const (
 	ioctlGetModes        = unix.TCGETS
@@ -22,4 +27,16 @@ func orphanedGroup(pid int) bool {
 		p = parent
 	}
 	return true
+}
+
+// ignored reports whether the signal is ignored. signal.Ignored does not know it
+// of the signals of job control, which the runtime leaves alone at its start.
+func ignored(sig syscall.Signal) bool {
+	const sigIgn = 1
+	var action struct {
+		handler, flags, restorer uintptr
+		mask                     uint64
+	}
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&action)), unsafe.Sizeof(action.mask), 0, 0)
+	return errno == 0 && action.handler == sigIgn
 }

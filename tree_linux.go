@@ -155,6 +155,7 @@ func (t *tree) sweepKilling() (alive int) {
 		}
 		if t.denied[pid] {
 			t.deniedAlive++
+			t.killBelow(pid)
 		}
 	}
 	if alive > t.deniedAlive && len(dead) < zombieLimit {
@@ -164,6 +165,23 @@ func (t *tree) sweepKilling() (alive int) {
 		t.reap(pid)
 	}
 	return alive
+}
+
+// killBelow kills what descends from a process that can't itself be killed, and
+// so does not become a child of this one.
+func (t *tree) killBelow(pid int) {
+	seen := map[int]bool{}
+	var walk func(int)
+	walk = func(pid int) {
+		for _, child := range t.children(pid) {
+			if !seen[child] {
+				seen[child] = true
+				t.signalDistant(child, unix.SIGKILL)
+				walk(child)
+			}
+		}
+	}
+	walk(pid)
 }
 
 // zombieLimit is how many dead children are left unreaped at the most, since
@@ -246,8 +264,12 @@ func (t *tree) descendants(until time.Time) []process {
 				continue
 			}
 			seen[child] = true
-			if p, err := readProcess(child); err == nil && p.state != 'Z' && p.state != 'X' {
+			p, err := readProcess(child)
+			switch {
+			case err == nil && p.state != 'Z' && p.state != 'X':
 				found = append(found, p)
+			case err != nil && unix.Kill(child, 0) == unix.EPERM: // hidden by /proc's hidepid
+				found = append(found, process{pid: child, ppid: pid, name: "another user's process"})
 			}
 			walk(child)
 		}

@@ -26,7 +26,10 @@ type verdict struct {
 func (v verdict) delivered(code int) verdict {
 	if code != v.code {
 		v.status, v.reason, v.code = "internal", "failed", code
-		if code == exitTimeout {
+		switch {
+		case code > exitSignal:
+			v.status, v.reason = "cancelled", "cancelled"
+		case code == exitTimeout:
 			v.status, v.reason, v.limit = "timeout", "limit", wallSeconds.String()
 		}
 	}
