@@ -42,6 +42,7 @@ const (
 	reasonTimeout   reason = "timeout"   // wall_seconds
 	reasonCancelled reason = "cancelled" // a signal to pyplaypen
 	reasonFailed    reason = "failed"    // the target never ran
+	reasonBusy      reason = "busy"      // nor here: others ran until wall_seconds had passed
 )
 
 type phase int
@@ -93,7 +94,7 @@ type outcome struct {
 	err       error     // why nothing was spawned
 	leftovers []process // alive when the leader exited by itself
 	stuck     []process // alive at the end
-	usage     unix.Rusage
+	usage     treeUsage
 }
 
 // started reports whether the target's execve worked.
@@ -203,12 +204,11 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 		s.out.reason, s.out.err = reasonFailed, err
 		return &s.out
 	}
-	before := childrenUsage()
 	for s.phase != finished {
 		s.step()
 	}
 	s.drain()
-	s.out.usage = usageSince(before)
+	s.out.usage = s.tree.usage
 	if !s.out.started() && s.out.reason == reasonExited {
 		s.out.reason = reasonFailed
 	}
@@ -525,18 +525,3 @@ func newPipe() (r, w int, err error) {
 }
 
 func clearCloseOnExec(fd int) { unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) }
-
-func childrenUsage() unix.Rusage {
-	var u unix.Rusage
-	unix.Getrusage(unix.RUSAGE_CHILDREN, &u)
-	return u
-}
-
-// usageSince is what children that were waited for since before used. The
-// maximum resident set is that of the largest of all.
-func usageSince(before unix.Rusage) unix.Rusage {
-	u := childrenUsage()
-	u.Utime = unix.NsecToTimeval(u.Utime.Nano() - before.Utime.Nano())
-	u.Stime = unix.NsecToTimeval(u.Stime.Nano() - before.Stime.Nano())
-	return u
-}
