@@ -33,6 +33,9 @@ type lockPool struct {
 	name   func(i int) string
 	queue  string
 	none   string // says that none is free
+	// shun, if there is one, tells of a lock that is better left to the last,
+	// free or not. It is asked for anew at each look.
+	shun func() func(i int) bool
 }
 
 // openSlots opens the pool of slots, or returns nil if nobody asked for a bound.
@@ -128,6 +131,12 @@ func openUIDs(r uidRange) (*lockPool, error) {
 		dir: dir, path: path, size: size, atOnce: size, queue: "queue-" + text,
 		name: func(i int) string { return "uid-" + strconv.Itoa(r.first+i) },
 		none: "no free uid: calls have all of " + text,
+		// A call whose pyplaypen was killed leaves its uid, but maybe not all of
+		// its processes, and anybody else may use the number as well.
+		shun: func() func(int) bool {
+			used := uidsInUse()
+			return func(i int) bool { return used[r.first+i] }
+		},
 	}, nil
 }
 
@@ -169,11 +178,22 @@ func (p *lockPool) tryLock(name string, create int) (int, error) {
 	return fd, nil
 }
 
-// take takes the first free lock, unless atOnce of them are taken; fd is -1
-// then. Only who holds the queue may call it, so that nobody else's look is
-// mistaken for a call.
+// take takes the first free lock that is not shunned, or else the first free
+// one, unless atOnce of them are taken; fd is -1 then. Only who holds the queue
+// may call it, so that nobody else's look is mistaken for a call.
 func (p *lockPool) take() (fd, index int, err error) {
+	var shunned func(int) bool
 	fd, taken := -1, 0
+	spare, spareIndex := -1, 0
+	defer func() {
+		switch {
+		case spare < 0:
+		case fd < 0 && err == nil && taken < p.atOnce:
+			fd, index = spare, spareIndex
+		default:
+			unix.Close(spare)
+		}
+	}()
 	for i := range p.size {
 		if fd >= 0 && taken+p.size-i < p.atOnce {
 			break // whatever the others are
@@ -193,7 +213,17 @@ func (p *lockPool) take() (fd, index int, err error) {
 			}
 			return -1, 0, &os.PathError{Op: "lock", Path: p.path + "/" + p.name(i), Err: err}
 		case fd < 0:
-			fd, index = lock, i
+			if p.shun != nil && shunned == nil {
+				shunned = p.shun()
+			}
+			switch {
+			case shunned == nil || !shunned(i):
+				fd, index = lock, i
+			case spare < 0:
+				spare, spareIndex = lock, i
+			default:
+				unix.Close(lock)
+			}
 		default:
 			unix.Close(lock)
 		}
