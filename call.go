@@ -18,11 +18,18 @@ import (
 // callFlags are the flags of every command that starts a process.
 type callFlags struct {
 	Limit      []string `sep:"none" placeholder:"NAME=VALUE" help:"Set a limit; repeatable, the last one of a name wins."`
-	ChildUID   string   `name:"child-uid" default:"65534" placeholder:"N" help:"As root: the uid and gid that the call drops to (default 65534)."`
+	ChildUID   *string  `name:"child-uid" placeholder:"N" help:"As root: the uid and gid that the call drops to (default 65534; also PYPLAYPEN_CHILD_UID). A-B: a free one of the range, for this call alone."`
 	KillAfter  string   `default:"1" placeholder:"SECONDS" help:"Grace between SIGTERM and SIGKILL at teardown (default 1)."`
 	RequestID  string   `name:"request-id" placeholder:"ID" help:"Name of this call in the audit record: 1 to 128 of [A-Za-z0-9._-], not starting with a dot (default random)."`
 	AuditFile  string   `placeholder:"PATH" env:"PYPLAYPEN_AUDIT_FILE" help:"Append one audit record as a line of JSON."`
 	AuditExtra string   `placeholder:"JSON" help:"A JSON object to copy into the audit record."`
+	Report     string   `placeholder:"PATH" help:"Write one JSON object at the end: how the call ended and what it used; - for stderr."`
+
+	Env      []string `sep:"none" placeholder:"NAME[=VALUE]" help:"Set a variable, or with --clean-env let the caller's through; repeatable."`
+	CleanEnv bool     `help:"Keep the caller's environment from the target, but for PATH, HOME, TMPDIR, LANG, TERM and what --env names."`
+
+	MaxConcurrency *string `placeholder:"N" help:"Let at most N calls, 1 to 32, run at once among those that share the slot directory, and wait for the others within wall_seconds (also PYPLAYPEN_MAX_CONCURRENCY)."`
+	SlotDir        *string `placeholder:"DIR" help:"Directory of the slots, made if missing (default: this user's own below $XDG_RUNTIME_DIR, /run or /tmp)."`
 }
 
 // A call is one bounded process from its flags to its record.
@@ -32,6 +39,7 @@ type call struct {
 	limits   *limits // as asked for, lowered to the hard limits in force
 	killFor  time.Duration
 	id       string
+	finished time.Time // when its records were made
 
 	uid       int // to drop to; -1 if the target keeps the caller's
 	userNS    bool
@@ -44,10 +52,16 @@ type call struct {
 	signals  chan os.Signal
 	sup      *supervisor
 	audit    *audit
+	report   *report
 
-	private  *privateDir
-	handover *handover
-	env      []string
+	private     *privateDir
+	handover    *handover
+	environment *environment
+	env         []string
+
+	slots, uids *lockPool // to wait for; nil if there is no bound
+	locks       []int     // descriptors, of what it got
+	queued      time.Duration
 }
 
 // A purpose is what a call is made for. Exec's calls enter a user namespace
@@ -71,9 +85,9 @@ func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 			return nil, usageError("limit %s: bounds exec only, run has nothing that it would bound", item)
 		}
 	}
-	uid, err := parseUID(f.ChildUID)
+	uids, err := childUIDs(f.ChildUID)
 	if err != nil {
-		return nil, usageError("--child-uid %q: %w", f.ChildUID, err)
+		return nil, err
 	}
 	grace, err := parseSeconds(f.KillAfter)
 	if err != nil {
@@ -87,7 +101,20 @@ func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	if c.audit, err = newAudit(f.AuditFile, f.AuditExtra); err != nil {
 		return nil, err
 	}
-	if err := c.chooseIdentity(uid, why); err != nil {
+	if f.Report != "" && f.Report == f.AuditFile {
+		return nil, usageError("--report %s: is the audit file, which a report would empty", f.Report)
+	}
+	c.report = newReport(f.Report)
+	if c.environment, err = newEnvironment(f.Env, f.CleanEnv); err != nil {
+		return nil, err
+	}
+	if name := c.environment.idle(); name != "" {
+		c.notices = append(c.notices, fmt.Sprintf("--env %s has no effect without --clean-env: the call sees the whole environment", name))
+	}
+	if err := c.chooseIdentity(uids, why); err != nil {
+		return nil, err
+	}
+	if c.slots, err = openSlots(f); err != nil {
 		return nil, err
 	}
 	c.lowerLimits()
@@ -100,17 +127,35 @@ func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	return c, nil
 }
 
+// childUIDs is what --child-uid or its variable names. Its errors are usage errors.
+func childUIDs(flag *string) (uidRange, error) {
+	text, source := setting(flag, "--child-uid", "PYPLAYPEN_CHILD_UID")
+	if text == "" && flag == nil {
+		return uidRange{first: defaultChildUID, last: defaultChildUID}, nil
+	}
+	r, err := parseUIDs(text)
+	if err != nil {
+		return r, usageError("%s %q: %w", source, text, err)
+	}
+	return r, nil
+}
+
 // chooseIdentity decides as whom the target runs, and what that means for
-// process_count.
-func (c *call) chooseIdentity(uid int, why purpose) error {
-	root, because := canDrop(uid)
+// process_count. Of a range, c.uid is the first until the call is admitted.
+func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
+	root, because := uids.canDrop()
 	if root {
-		c.uid = uid
+		c.uid = uids.first
+		if uids.own {
+			if c.uids, err = openUIDs(uids); err != nil {
+				return err
+			}
+		}
 	} else if because != "" {
 		c.notices = append(c.notices, fmt.Sprintf("uid 0 %s: running as a plain user does, without a uid drop", because))
 	}
 	requested := c.limits.requested[processCount]
-	bound := findProcessBound(root, requested || why.exec)
+	bound := findProcessBound(root, uids.own, requested || why.exec)
 	c.userNS = bound.userNamespace
 	c.processes = bound.enforcement()
 	values := enforcements(c.processes)
@@ -193,7 +238,7 @@ func (c *call) open() error {
 	}
 	c.out, c.err = newSink(1, wake), newSink(2, wake)
 	c.console = newConsole(c.err)
-	c.env = os.Environ()
+	c.env = c.environment.apply(os.Environ())
 	return err
 }
 
@@ -202,8 +247,8 @@ func (c *call) announce(f *callFlags) {
 	for _, n := range c.notices {
 		c.console.notice("%s", n)
 	}
-	if c.uid < 0 && f.ChildUID != strconv.Itoa(defaultChildUID) && f.ChildUID != strconv.Itoa(os.Geteuid()) {
-		c.console.notice("--child-uid %s has no effect: only root can drop to another uid", f.ChildUID)
+	if c.uid < 0 && f.ChildUID != nil && *f.ChildUID != strconv.Itoa(defaultChildUID) && *f.ChildUID != strconv.Itoa(os.Geteuid()) {
+		c.console.notice("--child-uid %s has no effect: only root can drop to another uid", *f.ChildUID)
 	}
 }
 
@@ -215,14 +260,18 @@ func (c *call) goOn() bool { return time.Now().Before(c.deadline) && len(c.sup.c
 func (c *call) makePrivateDir() {
 	var err error
 	if c.private, err = newPrivateDir(c.uid, c.goOn); err == nil {
-		c.env = setEnv(c.env, "TMPDIR", c.private.path)
+		c.provide("TMPDIR", c.private.path)
 		if c.uid >= 0 {
-			c.env = setEnv(c.env, "HOME", c.private.path)
+			c.provide("HOME", c.private.path)
 		}
 		return
 	}
 	if c.uid < 0 {
 		c.console.notice("no private TMPDIR could be made: %v", err)
+		return
+	}
+	if c.environment.names("HOME") {
+		c.console.notice("no private directory could be made: %v", err)
 		return
 	}
 	c.env = setEnv(c.env, "HOME", "/nonexistent")
@@ -256,6 +305,7 @@ func (c *call) close() {
 		}
 		c.private = nil
 	}
+	c.leave()
 }
 
 // newJob is the job for argv, with everything but the descriptors filled in.

@@ -95,7 +95,7 @@ const (
 	// Not failures: what is said on the way through PATH.
 	stepSkip   // execve of the candidate failed, the search goes on
 	stepTry    // the candidate is tried next, after at least one skip
-	stepExecve // all is set, execve comes next: without this the stage itself died
+	stepExecve // all is set, execve comes next: without this the stage itself died; see peakRecord
 )
 
 func (s childStep) String() string {
@@ -117,6 +117,19 @@ type childRecord struct {
 }
 
 const childRecordSize = 4
+
+// peakRecord is the record of stepExecve. In place of an index and an errno it
+// holds, in KiB and at most 16 GiB, the peak of the resident set that the
+// kernel will count for the target although it is pyplaypen's: the counter
+// outlives execve(2), and starts with the supervisor's, whose memory a child
+// shares until its own first execve.
+func peakRecord(bytes int64) childRecord {
+	kib := min(bytes>>10, 1<<24-1)
+	return childRecord{stepExecve, uint16(kib), syscall.Errno(kib >> 16)}
+}
+
+// peak is what peakRecord was made for, in bytes.
+func (r childRecord) peak() int64 { return (int64(r.errno)<<16 | int64(r.index)) << 10 }
 
 func (r childRecord) encode() [childRecordSize]byte {
 	return [...]byte{byte(r.step), byte(r.index), byte(r.index >> 8), byte(r.errno)}

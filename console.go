@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"unicode"
@@ -19,7 +18,7 @@ type console struct {
 }
 
 func newConsole(s *sink) *console {
-	return &console{sink: s, quiet: os.Getenv("PYPLAYPEN_QUIET") == "1"}
+	return &console{sink: s, quiet: switchedOn("PYPLAYPEN_QUIET")}
 }
 
 // line writes one line that is never silenced: what ended a call, or a record

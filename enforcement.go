@@ -43,7 +43,8 @@ var fixedEnforcement = [numLimits]enforcement{
 
 // A processBound is what would bound process_count for a call here.
 type processBound struct {
-	root          bool // each call drops to a uid of its own
+	root          bool // each call drops to the child's uid
+	ownUID        bool // which no other call has meanwhile
 	userNamespace bool // the kernel lets this user make one, and the limit binds in it
 	cap           pidsCap
 }
@@ -52,6 +53,8 @@ type processBound struct {
 // namespace where it can.
 func (b *processBound) enforcement() enforcement {
 	switch {
+	case b.root && b.ownUID && processCountWorks:
+		return enforcedPerCall
 	case b.root && processCountWorks:
 		return enforcedPerUser
 	case b.userNamespace:
@@ -64,8 +67,8 @@ func (b *processBound) enforcement() enforcement {
 
 // findProcessBound looks at this machine. A user namespace is only tried if
 // asked for, since that starts a process.
-func findProcessBound(root, tryUserNamespace bool) processBound {
-	b := processBound{root: root}
+func findProcessBound(root, ownUID, tryUserNamespace bool) processBound {
+	b := processBound{root: root, ownUID: ownUID}
 	if !root && processCountWorks {
 		b.cap = readPidsCap("/")
 		b.userNamespace = tryUserNamespace && userNamespaceWorks()
@@ -126,8 +129,9 @@ func capNotice(l *limits, cap pidsCap) string {
 }
 
 type enforcementCmd struct {
-	JSON  bool   `name:"json" help:"Print one JSON object with, for each limit, its default, the number in force and an explanation."`
-	Check string `placeholder:"NAME[,NAME]" help:"Print nothing; exit 0 if all of these limits are enforced, 1 if not."`
+	JSON     bool    `name:"json" help:"Print one JSON object with, for each limit, its default, the number in force and an explanation."`
+	ChildUID *string `name:"child-uid" placeholder:"N" help:"Answer for calls with this --child-uid, N or A-B (also PYPLAYPEN_CHILD_UID)."`
+	Check    string  `placeholder:"NAME[,NAME]" help:"Print nothing; exit 0 if all of these limits are enforced, 1 if not."`
 }
 
 func (*enforcementCmd) Help() string {
@@ -135,7 +139,7 @@ func (*enforcementCmd) Help() string {
   pyplaypen enforcement
   pyplaypen enforcement --check process_count,memory_bytes || echo "needs a pids cap"
 
-Values: hard, kept for the call as a whole; hard_per_process, a kernel rlimit on each process; best_effort_per_process, address space of each process; hard_per_user, your number for the UID that root drops to, over all calls that share it; hard_per_call, your number for this call alone, in a user namespace (run when requested, exec always); container, a cgroup pids cap at the operator's number; hard_retained, output beyond it is dropped; hard_post_run, checked after the run; hard_per_file, a kernel rlimit on each file; unsupported, nothing enforces it here.`
+Values: hard, kept for the call as a whole; hard_per_process, a kernel rlimit on each process; best_effort_per_process, address space of each process; hard_per_user, your number for the UID that root drops to, over all calls that share it; hard_per_call, your number for this call alone, in a user namespace (run when requested, exec always) or, as root, on a UID that no other call has (--child-uid A-B); container, a cgroup pids cap at the operator's number; hard_retained, output beyond it is dropped; hard_post_run, checked after the run; hard_per_file, a kernel rlimit on each file; unsupported, nothing enforces it here.`
 }
 
 // containerResources is the last line of the listing: what no prefix of a
@@ -154,8 +158,12 @@ func (f *enforcementCmd) run() (int, error) {
 			checked = append(checked, id)
 		}
 	}
-	root, why := canDrop(defaultChildUID)
-	bound := findProcessBound(root, true)
+	uids, err := childUIDs(f.ChildUID)
+	if err != nil {
+		return 0, err
+	}
+	root, why := uids.canDrop()
+	bound := findProcessBound(root, uids.own, true)
 	values := enforcements(bound.enforcement())
 	if f.Check != "" {
 		return checkEnforced(checked, values)
@@ -265,8 +273,11 @@ func explain(id limitID, bound *processBound, why string, value enforcement) str
 	}
 	switch value {
 	case enforcedPerUser:
-		return "RLIMIT_NPROC binds for the UID that each call drops to; calls that share the UID share the number, so give calls that run at the same time a --child-uid of their own."
+		return "RLIMIT_NPROC binds for the UID that each call drops to; calls that share the UID share the number, so give calls that run at the same time UIDs of their own with --child-uid A-B."
 	case enforcedPerCall:
+		if bound.root {
+			return "RLIMIT_NPROC binds for the UID that the call drops to, a free one of the range, which no other call with a range has meanwhile."
+		}
 		return "RLIMIT_NPROC in a user namespace of the call's own: run enters one when process_count is requested, exec always."
 	case enforcedByContainer:
 		return fmt.Sprintf("The cgroup's cap of %d processes (%s) bounds all that runs in it, not this call; run as root, so that each call drops to its own UID, to have your own number enforced.", bound.cap.max, bound.cap.file)

@@ -29,7 +29,7 @@ type execCmd struct {
 	GlobalsProvider string   `placeholder:"MODULE:FUNCTION" help:"Called in the child for a dict of globals."`
 	TypeProjector   string   `placeholder:"MODULE:FUNCTION" help:"Called with values that have no JSON form; numpy-pandas is built in."`
 	Extra           string   `placeholder:"JSON" help:"A JSON object to hand on to the globals provider."`
-	WarnOnly        bool     `help:"Run although a limit is not enforced here."`
+	WarnOnly        bool     `help:"Run although a limit is not enforced here (also PYPLAYPEN_WARN_ONLY=1)."`
 	SelfCheck       bool     `help:"Run no code; start the interpreter, resolve provider and projector, and say so."`
 }
 
@@ -57,6 +57,7 @@ const (
 	errOpenFiles     = "open_files_limit"
 	errArtifact      = "artifact_limit"
 	errReturn        = "return_limit"
+	errBusy          = "busy"
 	errCancelled     = "cancelled"
 	errCrash         = "crash"
 	errProtocol      = "protocol"
@@ -66,7 +67,7 @@ const (
 
 // execExit maps the types whose exit code does not depend on a signal; the rest are 1.
 var execExit = map[string]int{
-	errTimeout: exitTimeout, errProtocol: exitCannotRun, errInternal: exitCannotRun, errExtension: exitCannotRun,
+	errTimeout: exitTimeout, errBusy: exitCannotRun, errProtocol: exitCannotRun, errInternal: exitCannotRun, errExtension: exitCannotRun,
 }
 
 //go:embed runner.py
@@ -125,7 +126,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	if err := f.check(); err != nil {
 		return 0, err
 	}
-	c, err := newCall(&f.callFlags, purpose{exec: true, warnOnly: f.WarnOnly || os.Getenv("PYPLAYPEN_WARN_ONLY") == "1"}, start)
+	c, err := newCall(&f.callFlags, purpose{exec: true, warnOnly: f.WarnOnly || switchedOn("PYPLAYPEN_WARN_ONLY")}, start)
 	if err != nil {
 		return 0, err
 	}
@@ -139,19 +140,24 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	if c.id == "" {
 		c.id = randomHex(16)
 	}
-	if err := c.audit.open(); err != nil {
+	if err := c.openRecords(); err != nil {
 		return 0, err
 	}
 	openErr := c.open()
-	if !f.SelfCheck {
+	var o *outcome
+	if openErr == nil {
+		o = c.admit()
+	}
+	if !f.SelfCheck && o == nil {
 		if x.workspace, err = newWorkspace(f.ArtifactDir, c.id, c.uid); err != nil {
 			return 0, err
 		}
 		defer x.workspace.close()
 	}
 	c.announce(&f.callFlags)
-	var o *outcome
-	if err = openErr; err == nil {
+	switch err = openErr; {
+	case o != nil:
+	case err == nil:
 		x.seeFrom(x.cwd)
 		c.makePrivateDir()
 		o, err = x.supervise()
@@ -510,6 +516,8 @@ func (x *execCall) classify(o *outcome) (json.RawMessage, *execError) {
 		return nil, &execError{Type: errTimeout, Message: v.line, limit: v.limit}
 	case reasonCancelled:
 		return nil, &execError{Type: errCancelled, Message: v.line, signal: int(o.signal)}
+	case reasonBusy:
+		return nil, &execError{Type: errBusy, Message: v.line}
 	case reasonFailed:
 		return nil, &execError{Type: errInternal, Message: v.line}
 	}
@@ -591,8 +599,8 @@ func (x *execCall) report(o *outcome, r *execResult) int {
 	}
 	x.out.put(text)
 	code := x.deliver(r.code)
-	if x.audit != nil {
-		x.writeAudit(x.auditRecord(o, r, code))
+	if x.recorded() {
+		x.writeRecords(x.auditRecord(o, r, code), o)
 	}
 	return x.deliverLines(code)
 }

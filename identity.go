@@ -13,6 +13,14 @@ import (
 // defaultChildUID is nobody on most systems.
 const defaultChildUID = 65534
 
+// canDrop reports whether root can drop to every uid of the range here.
+func (r uidRange) canDrop() (ok bool, why string) {
+	if ok, why = canDrop(r.first); ok && r.own {
+		ok, why = canDrop(r.last)
+	}
+	return ok, why
+}
+
 // passable reports whether uid, with the gid of the same number and no other
 // group, may do to a file of this owner and mode what bits (of 7: rwx) ask for.
 // Access control lists are not looked at.

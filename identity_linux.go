@@ -94,3 +94,16 @@ func allowReopen(fd int) {
 		unix.Fchmod(fd, 0o666)
 	}
 }
+
+// uidsInUse are those that processes run as.
+func uidsInUse() map[int]bool {
+	used := map[int]bool{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		var st unix.Stat_t
+		if _, ok := parsePID(e.Name()); ok && unix.Stat("/proc/"+e.Name(), &st) == nil {
+			used[int(st.Uid)] = true
+		}
+	}
+	return used
+}

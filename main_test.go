@@ -62,7 +62,19 @@ var program = sync.OnceValues(func() (string, error) {
 })
 
 // programs are what scripts can execute, besides those on PATH.
-var programs = map[string]func(){"pyplaypen": main}
+var programs = map[string]func(){
+	"pyplaypen": main,
+	// One whose own memory is large.
+	"pyplaypen-large": func() {
+		ballast := make([]byte, 64<<20)
+		for i := range ballast {
+			ballast[i] = 1
+		}
+		code := mainCode()
+		runtime.KeepAlive(ballast)
+		os.Exit(code)
+	},
+}
 
 // mustRun turns every skip for a missing tool or privilege into a failure.
 var mustRun = os.Getenv("PYPLAYPEN_TEST_MUST_RUN") == "1"

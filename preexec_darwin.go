@@ -44,7 +44,8 @@ func childMain(args []string) int {
 			return failed(stepRlimit, i, err)
 		}
 	}
-	say(stepExecve, 0, 0)
+	last := peakRecord(ownPeak())
+	say(last.step, int(last.index), last.errno)
 	final, at, skipped := error(syscall.ENOENT), 0, false
 	for i, candidate := range candidates {
 		if skipped {

@@ -47,13 +47,14 @@ func childMain(args []string) int {
 	if err != nil {
 		return c.failed(stepDecode, 0, syscall.EINVAL)
 	}
+	last := peakRecord(ownPeak())
 	// No allocation and no new thread from here on.
 	for i := range spec.rlimits {
 		if errno := setRlimit(&spec.rlimits[i]); errno != 0 {
 			return c.failed(stepRlimit, i, errno)
 		}
 	}
-	c.say(stepExecve, 0, 0)
+	c.say(last.step, int(last.index), last.errno)
 	return c.exec(image)
 }
 

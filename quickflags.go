@@ -27,7 +27,7 @@ func quickRun(args []string) (*runCmd, bool) {
 		case "--restore-ownership":
 			return &f.RestoreOwnership
 		}
-		return nil
+		return f.callFlags.switchNamed(name)
 	}
 	for len(args) > 0 {
 		if s := switches(args[0]); s != nil {
@@ -58,13 +58,18 @@ func quickExec(args []string) (*execCmd, bool) {
 	if python, ok := os.LookupEnv("PYPLAYPEN_PYTHON"); ok {
 		f.Python = python
 	}
-	for len(args) > 0 {
-		switch args[0] {
+	switches := func(name string) *bool {
+		switch name {
 		case "--warn-only":
-			f.WarnOnly, args = true, args[1:]
-			continue
+			return &f.WarnOnly
 		case "--self-check":
-			f.SelfCheck, args = true, args[1:]
+			return &f.SelfCheck
+		}
+		return f.callFlags.switchNamed(name)
+	}
+	for len(args) > 0 {
+		if s := switches(args[0]); s != nil {
+			*s, args = true, args[1:]
 			continue
 		}
 		if word := args[0]; word == "-" || word != "" && word[0] != '-' {
@@ -103,7 +108,7 @@ func quickExec(args []string) (*execCmd, bool) {
 
 // defaultCallFlags are kong's defaults for callFlags.
 func defaultCallFlags() callFlags {
-	return callFlags{ChildUID: strconv.Itoa(defaultChildUID), KillAfter: "1", AuditFile: os.Getenv("PYPLAYPEN_AUDIT_FILE")}
+	return callFlags{KillAfter: "1", AuditFile: os.Getenv("PYPLAYPEN_AUDIT_FILE")}
 }
 
 func (f *callFlags) set(name, value string) bool {
@@ -111,7 +116,7 @@ func (f *callFlags) set(name, value string) bool {
 	case "--limit":
 		f.Limit = append(f.Limit, value)
 	case "--child-uid":
-		f.ChildUID = value
+		f.ChildUID = &value
 	case "--kill-after":
 		f.KillAfter = value
 	case "--request-id":
@@ -120,10 +125,25 @@ func (f *callFlags) set(name, value string) bool {
 		f.AuditFile = value
 	case "--audit-extra":
 		f.AuditExtra = value
+	case "--report":
+		f.Report = value
+	case "--env":
+		f.Env = append(f.Env, value)
+	case "--max-concurrency":
+		f.MaxConcurrency = &value
+	case "--slot-dir":
+		f.SlotDir = &value
 	default:
 		return false
 	}
 	return true
+}
+
+func (f *callFlags) switchNamed(name string) *bool {
+	if name == "--clean-env" {
+		return &f.CleanEnv
+	}
+	return nil
 }
 
 // flagAndValue splits "--name=value" or "--name value" off the front.

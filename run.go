@@ -12,7 +12,7 @@ import (
 type runCmd struct {
 	callFlags
 	Stdin            bool  `help:"Pass stdin on to the target, which else reads end of file at once."`
-	Buffer           bool  `help:"Hold the output back until the end: then stdout whole, then stderr whole."`
+	Buffer           bool  `help:"Hold the output back until the end: then stdout whole, then stderr whole (also PYPLAYPEN_BUFFER=1)."`
 	MergeOutput      bool  `help:"One pipe for stdout and stderr, bounded by stdout_bytes, printed on stdout."`
 	JSON             bool  `name:"json" help:"Print one JSON object in place of the streams."`
 	PassFD           []int `name:"pass-fd" sep:"none" placeholder:"N" help:"Let descriptor N through to the target at the same number; repeatable."`
@@ -37,13 +37,16 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := c.audit.open(); err != nil {
+	if err := c.openRecords(); err != nil {
 		return 0, err
 	}
-	r := runOutput{call: c, flags: f}
+	r := runOutput{call: c, flags: f, buffer: f.Buffer || switchedOn("PYPLAYPEN_BUFFER")}
 	err = c.open()
 	var o *outcome
 	if err == nil {
+		o = c.admit()
+	}
+	if err == nil && o == nil {
 		c.announce(&f.callFlags)
 		if c.uid >= 0 {
 			c.makePrivateDir()
@@ -91,7 +94,8 @@ func readsProgramFromStdin(name string) bool {
 // A runOutput is a run's call, with what becomes of its output.
 type runOutput struct {
 	*call
-	flags *runCmd
+	flags  *runCmd
+	buffer bool
 }
 
 func (r *runOutput) supervise(argv []string) (*outcome, error) {
@@ -102,7 +106,7 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 			return nil, fmt.Errorf("empty stdin: %w", err)
 		}
 	}
-	out, errFD, err := r.connect(r.flags.Buffer || r.flags.JSON, r.flags.MergeOutput)
+	out, errFD, err := r.connect(r.buffer || r.flags.JSON, r.flags.MergeOutput)
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +122,7 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 // report prints what is to be said after the end and returns the exit code.
 func (r *runOutput) report(o *outcome, argv []string) int {
 	v := r.judge(o, argv)
-	code, buffered := v.code, r.flags.Buffer && !r.flags.JSON
+	code, buffered := v.code, r.buffer && !r.flags.JSON
 	switch {
 	case r.flags.JSON:
 		r.out.put(r.resultJSON(v))
@@ -131,13 +135,13 @@ func (r *runOutput) report(o *outcome, argv []string) int {
 	if !buffered {
 		code = r.deliver(code)
 	}
-	if r.audit != nil {
+	if r.recorded() {
 		if r.id == "" {
 			r.id = randomHex(16)
 		}
 		record := r.record(eventProcess, o, v.delivered(code))
 		record["argv_sha256"] = argvDigest(argv)
-		r.writeAudit(record)
+		r.writeRecords(record, o)
 	}
 	return r.deliverLines(code)
 }

@@ -43,6 +43,7 @@ const (
 	reasonTimeout   reason = "timeout"   // wall_seconds
 	reasonCancelled reason = "cancelled" // a signal to pyplaypen
 	reasonFailed    reason = "failed"    // the target never ran
+	reasonBusy      reason = "busy"      // nor here: others ran until wall_seconds had passed
 )
 
 type phase int
@@ -99,7 +100,7 @@ type outcome struct {
 	err       error     // why nothing was spawned
 	leftovers []process // alive when the leader exited by itself
 	stuck     []process // alive at the end
-	usage     unix.Rusage
+	usage     treeUsage
 }
 
 // started reports whether the target's execve worked.
@@ -227,7 +228,6 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 		s.out.reason, s.out.err = reasonFailed, err
 		return &s.out
 	}
-	before := childrenUsage()
 	for s.phase != finished {
 		s.step()
 	}
@@ -235,7 +235,7 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 		s.term.takeBack(s.tree.leader)
 	}
 	s.drain()
-	s.out.usage = usageSince(before)
+	s.out.usage = s.tree.usage
 	// A CPU limit of next to nothing may end the child stage before the target.
 	outOfCPU := s.out.reaped && s.out.status.Signaled() && s.out.status.Signal() == unix.SIGXCPU
 	if !s.out.started() && !outOfCPU && s.out.reason == reasonExited {
@@ -614,18 +614,3 @@ func newPipe() (r, w int, err error) {
 }
 
 func clearCloseOnExec(fd int) { unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0) }
-
-func childrenUsage() unix.Rusage {
-	var u unix.Rusage
-	unix.Getrusage(unix.RUSAGE_CHILDREN, &u)
-	return u
-}
-
-// usageSince is what children that were waited for since before used. The
-// maximum resident set is that of the largest of all.
-func usageSince(before unix.Rusage) unix.Rusage {
-	u := childrenUsage()
-	u.Utime = unix.NsecToTimeval(u.Utime.Nano() - before.Utime.Nano())
-	u.Stime = unix.NsecToTimeval(u.Stime.Nano() - before.Stime.Nano())
-	return u
-}

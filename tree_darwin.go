@@ -14,6 +14,7 @@ import (
 type tree struct {
 	leader       int
 	reapedLeader bool
+	usage        treeUsage
 	progress     int
 	denied       map[int]bool
 	deniedAlive  int
@@ -71,8 +72,10 @@ func (t *tree) leaderStopped() syscall.Signal { return 0 }
 func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	var status unix.WaitStatus
 	for {
-		pid, err := unix.Wait4(t.leader, &status, 0, nil)
+		var usage unix.Rusage
+		pid, err := unix.Wait4(t.leader, &status, 0, &usage)
 		if err != unix.EINTR {
+			t.usage.add(&usage)
 			t.reapedLeader = true
 			return status, pid == t.leader
 		}
@@ -106,5 +109,5 @@ func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err err
 	return pid, queue, nil
 }
 
-// maxRSS is the largest resident set of a process that was waited for, in bytes.
-func maxRSS(u unix.Rusage) int64 { return u.Maxrss }
+// maxRSS is the peak of a resident set in bytes.
+func maxRSS(u *unix.Rusage) int64 { return u.Maxrss }

@@ -22,6 +22,7 @@ type tree struct {
 	forkThread   int  // of this process, the one that forked the leader
 	scan         bool // the kernel has no children file: look through all of /proc
 	reapedLeader bool
+	usage        treeUsage
 	progress     int // grows with every process signalled, found dead or reaped
 
 	// Children that pyplaypen already had, such as the tee of a shell's
@@ -195,9 +196,13 @@ func (t *tree) isZombie(pid int) bool {
 }
 
 func (t *tree) reap(pid int) bool {
-	wpid, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, nil)
+	var usage unix.Rusage
+	wpid, err := unix.Wait4(pid, nil, unix.WNOHANG|unix.WALL, &usage)
 	if wpid != pid && err != unix.ECHILD {
 		return false
+	}
+	if wpid == pid {
+		t.usage.add(&usage)
 	}
 	t.progress++
 	delete(t.sent, pid)
@@ -315,8 +320,10 @@ func (t *tree) leaderStopped() syscall.Signal {
 func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	var status unix.WaitStatus
 	for {
-		pid, err := unix.Wait4(t.leader, &status, unix.WALL, nil)
+		var usage unix.Rusage
+		pid, err := unix.Wait4(t.leader, &status, unix.WALL, &usage)
 		if err != unix.EINTR {
+			t.usage.add(&usage)
 			t.reapedLeader = true
 			return status, pid == t.leader
 		}
@@ -468,6 +475,6 @@ func readProc(path string) ([]byte, error) {
 	}
 }
 
-// maxRSS is the largest resident set of a process that was waited for, in
-// bytes. The kernel counts in KiB (getrusage(2)).
-func maxRSS(u unix.Rusage) int64 { return u.Maxrss << 10 }
+// maxRSS is the peak of a resident set in bytes. The kernel counts in KiB
+// (getrusage(2)).
+func maxRSS(u *unix.Rusage) int64 { return u.Maxrss << 10 }

@@ -17,7 +17,7 @@ type verdict struct {
 	status     string // ok, timeout, busy, cancelled, internal
 	code       int    // exit code
 	returncode *int   // the leader's: exit code, or minus the signal
-	reason     string // exited, signaled, limit, cancelled, failed
+	reason     string // exited, signaled, limit, cancelled, failed, busy
 	limit      string // the name of the limit that ended it, if one did
 	line       string // what names the cause, if it would be a riddle
 }
@@ -54,6 +54,9 @@ func (c *call) judge(o *outcome, argv []string) verdict {
 	case reasonCancelled:
 		v.status, v.code, v.reason = "cancelled", exitSignal+int(o.signal), "cancelled"
 		v.line = "told to stop by " + signalName(o.signal) + "; process group terminated"
+	case reasonBusy:
+		v.status, v.code, v.reason = "busy", exitCannotRun, "busy"
+		v.line = fmt.Sprintf("%v; %s has passed", o.err, c.limits.assignment(wallSeconds))
 	case reasonFailed:
 		v.status, v.code, v.reason, v.returncode = "internal", exitCannotRun, "failed", nil
 		v.line = c.describeFailure(o, argv)
