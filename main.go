@@ -46,6 +46,9 @@ func mainCode() int {
 	} else {
 		code, err = command(os.Args[1:])
 	}
+	if err == nil {
+		return code
+	}
 	var exit *exitError
 	if errors.As(err, &exit) {
 		fmt.Fprintln(os.Stderr, prefix+oneLine(exit.line))
