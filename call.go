@@ -66,13 +66,17 @@ type call struct {
 
 // A purpose is what a call is made for. Exec's calls enter a user namespace
 // where that is what bounds process_count, and do not start unless every limit
-// is enforced, or the user waives that.
-type purpose struct{ exec, warnOnly bool }
+// is enforced, or the user waives that. A call in place of pyplaypen has no
+// parent that could make a user namespace for it.
+type purpose struct{ exec, warnOnly, inPlace bool }
 
 // newCall checks everything that can be refused before anything starts. Its
 // errors are usage errors.
 func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
-	c := &call{signals: catchSignals(), start: start, uid: -1, limits: defaultLimits()}
+	c := &call{start: start, uid: -1, limits: defaultLimits()}
+	if !why.inPlace { // which has nothing to undo
+		c.signals = catchSignals()
+	}
 	if err := c.limits.setList(os.Getenv("PYPLAYPEN_LIMITS")); err != nil {
 		return nil, usageError("%w", err)
 	}
@@ -155,6 +159,9 @@ func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
 		c.notices = append(c.notices, fmt.Sprintf("uid 0 %s: running as a plain user does, without a uid drop", because))
 	}
 	requested := c.limits.requested[processCount]
+	if why.inPlace && requested && !root {
+		return usageError("%s: --in-place enforces it only as root, where the call drops to a UID; without --in-place run can make a user namespace for it", c.limits.assignment(processCount))
+	}
 	bound := findProcessBound(root, uids.own, requested || why.exec)
 	c.userNS = bound.userNamespace
 	c.processes = bound.enforcement()
@@ -170,7 +177,7 @@ func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
 		c.notices = append(c.notices, capNotice(c.limits, bound.cap))
 	case unenforcedNames(values) != "":
 		words := "not enforced here: "
-		if unenforcedNames(values) == processCount.String() && !why.exec && userNamespaceLikely() {
+		if unenforcedNames(values) == processCount.String() && !why.exec && !why.inPlace && userNamespaceLikely() {
 			words = "not enforced unless requested: "
 		}
 		c.notices = append(c.notices, words+unenforcedNames(values))
@@ -284,6 +291,12 @@ func (c *call) takeDirectory(restoreOwnership bool) {
 	if c.handover, notice = handOver(c.uid, restoreOwnership, c.goOn); notice != "" {
 		c.console.notice("%s", notice)
 	}
+	c.warnOfBlockedDirectory()
+}
+
+// warnOfBlockedDirectory says that the current directory, which is entered
+// before the drop, can't be reached by its path.
+func (c *call) warnOfBlockedDirectory() {
 	if cwd, err := os.Getwd(); err == nil {
 		if b, blocked := blockadeOf(cwd, c.uid); blocked && b.dir != cwd {
 			c.console.notice("uid %d cannot pass %s: below it relative paths work, absolute ones do not", c.uid, b)

@@ -45,7 +45,7 @@ const probeStage = "__probe"
 func userNamespaceWorks() bool {
 	attr := &syscall.SysProcAttr{}
 	enterUserNamespace(attr)
-	pid, err := syscall.ForkExec("/proc/self/exe", []string{"pyplaypen", probeStage}, &syscall.ProcAttr{Sys: attr})
+	pid, err := syscall.ForkExec(selfExecutable, []string{"pyplaypen", probeStage}, &syscall.ProcAttr{Sys: attr})
 	if err != nil {
 		return false
 	}

@@ -8,6 +8,7 @@ const (
 	exitUsage     = 2
 	exitTimeout   = 124
 	exitCannotRun = 125
+	exitNotFound  = 127 // a shim, as a shell that finds no such command
 	exitSignal    = 128
 )
 

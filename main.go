@@ -27,15 +27,28 @@ func main() { os.Exit(mainCode()) }
 
 // mainCode is main for the test binary, which needs the code and not the exit.
 func mainCode() int {
-	if len(os.Args) > 1 {
+	if len(os.Args) == 0 {
+		return exitUsage // before Linux 5.18, execve(2) with an empty argv
+	}
+	_, isShim := shimName(os.Args[0])
+	if !isShim && len(os.Args) > 1 {
 		switch os.Args[1] { // before anything is built that these do not need
-		case childStage:
+		case childStage: // the supervisor gives it the name pyplaypen
 			return childMain(os.Args)
 		case probeStage:
 			return probeMain()
 		}
 	}
-	code, err := command(os.Args[1:])
+	var code int
+	var err error
+	if isShim {
+		code, err = shim(os.Args[0], os.Args[1:])
+	} else {
+		code, err = command(os.Args[1:])
+	}
+	if err == nil {
+		return code
+	}
 	var exit *exitError
 	if errors.As(err, &exit) {
 		fmt.Fprintln(os.Stderr, prefix+oneLine(exit.line))

@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == childStage || os.Args[1] == probeStage) {
 		os.Exit(mainCode())
 	}
+	// A link by another name is a shim. Test binaries are named something.test.
+	if _, isShim := shimName(os.Args[0]); isShim && !strings.HasSuffix(os.Args[0], ".test") {
+		os.Exit(mainCode())
+	}
 	// Scripts share the uid that root drops to, and with it a process_count of
 	// 16: so many at once leave room for all. -parallel overrides it.
 	if runtime.GOMAXPROCS(0) > 4 {

@@ -19,52 +19,70 @@ func childMain(args []string) int {
 	if !ok {
 		return exitCannotRun
 	}
-	say := func(step childStep, index int, errno syscall.Errno) {
-		record := childRecord{step, uint16(index), errno}.encode()
-		unix.Write(spec.statusFD, record[:])
+	c := &childProcess{spec: spec}
+	return c.become(args[3:], os.Environ())
+}
+
+// A childProcess is on its way to become the target.
+type childProcess struct {
+	spec *childSpec
+	said []childRecord // what could not go to a status pipe, for want of one
+}
+
+func (c *childProcess) say(step childStep, index int, errno syscall.Errno) {
+	r := childRecord{step, uint16(index), errno}
+	if c.spec.statusFD < 0 {
+		c.said = append(c.said, r)
+		return
 	}
-	failed := func(step childStep, index int, err error) int {
-		errno, _ := err.(syscall.Errno)
-		say(step, index, errno)
-		return exitCannotRun
+	record := r.encode()
+	unix.Write(c.spec.statusFD, record[:])
+}
+
+func (c *childProcess) failed(step childStep, index int, err error) int {
+	errno, _ := err.(syscall.Errno)
+	c.say(step, index, errno)
+	return exitCannotRun
+}
+
+// become takes the steps down to execve, and returns only if one of them fails.
+func (c *childProcess) become(argv, env []string) int {
+	if err := closeOnExec(c.spec.passFDs); err != nil {
+		return c.failed(stepDescriptors, 0, err)
 	}
-	if err := closeOnExec(spec.passFDs); err != nil {
-		return failed(stepDescriptors, 0, err)
-	}
-	if step, err := dropPrivileges(spec.uid); err != nil {
-		return failed(step, 0, err)
+	if step, err := dropPrivileges(c.spec.uid); err != nil {
+		return c.failed(step, 0, err)
 	}
 	signal.Reset(unix.SIGXCPU, unix.SIGXFSZ, unix.SIGPIPE)
-	argv := args[3:]
-	path, pathSet := os.LookupEnv("PATH")
+	path, pathSet := lookupEnv(env, "PATH")
 	candidates := execCandidates(argv[0], path, pathSet)
-	for i, r := range spec.rlimits {
+	for i, r := range c.spec.rlimits {
 		limit := syscall.Rlimit{Cur: r.soft, Max: r.hard}
 		if err := syscall.Setrlimit(r.resource, &limit); err != nil {
-			return failed(stepRlimit, i, err)
+			return c.failed(stepRlimit, i, err)
 		}
 	}
 	last := peakRecord(ownPeak())
-	say(last.step, int(last.index), last.errno)
+	c.say(last.step, int(last.index), last.errno)
 	final, at, skipped := error(syscall.ENOENT), 0, false
 	for i, candidate := range candidates {
 		if skipped {
-			say(stepTry, i, 0)
+			c.say(stepTry, i, 0)
 		}
-		err := syscall.Exec(candidate, argv, os.Environ())
+		err := syscall.Exec(candidate, argv, env)
 		if err == syscall.ENOEXEC {
-			return failed(stepExec, i, syscall.Exec("/bin/sh", append([]string{"/bin/sh", candidate}, argv[1:]...), os.Environ()))
+			return c.failed(stepExec, i, syscall.Exec("/bin/sh", append([]string{"/bin/sh", candidate}, argv[1:]...), env))
 		}
 		switch err {
 		case syscall.EACCES:
-			say(stepSkip, i, syscall.EACCES)
+			c.say(stepSkip, i, syscall.EACCES)
 			final, at, skipped = err, i, true
 		case syscall.ENOENT, syscall.ENOTDIR:
 		default:
-			return failed(stepExec, i, err)
+			return c.failed(stepExec, i, err)
 		}
 	}
-	return failed(stepExec, at, final)
+	return c.failed(stepExec, at, final)
 }
 
 func closeOnExec(keep []int) error {

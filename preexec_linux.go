@@ -23,11 +23,6 @@ import (
 // the calling thread, whose are the ones that survive execve(2), so raw calls
 // on one locked thread are enough.
 func childMain(args []string) int {
-	runtime.LockOSThread()
-	// A collection that began with long arguments or by GOGC or GOMEMLIMIT would
-	// go on allocating under the limit. This waits for its end and allows no other.
-	debug.SetGCPercent(-1)
-	debug.SetMemoryLimit(math.MaxInt64)
 	if len(args) < 4 {
 		return exitCannotRun
 	}
@@ -36,21 +31,38 @@ func childMain(args []string) int {
 		return exitCannotRun
 	}
 	c := &childProcess{spec: spec}
-	argv := args[3:]
-	path, pathSet := os.LookupEnv("PATH")
-	candidates := execCandidates(argv[0], path, pathSet)
+	return c.become(args[3:], os.Environ())
+}
 
+// A childProcess is on its way to become the target.
+type childProcess struct {
+	spec *childSpec
+	said []childRecord // what could not go to a status pipe, for want of one
+}
+
+// become takes the steps down to execve, and returns only if one of them fails.
+func (c *childProcess) become(argv, env []string) int {
+	runtime.LockOSThread()
+	// A collection that began with long arguments or by GOGC or GOMEMLIMIT would
+	// go on allocating under the limit. This waits for its end and allows no other.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(math.MaxInt64)
+	path, pathSet := lookupEnv(env, "PATH")
+	candidates := execCandidates(argv[0], path, pathSet)
+	if c.spec.statusFD < 0 {
+		c.said = make([]childRecord, 0, 2*len(candidates)+2)
+	}
 	if !c.closeOnExec() || !c.dropPrivileges() || !c.dieWithParent() || !c.defaultSignals() {
 		return exitCannotRun
 	}
-	image, err := newExecImage(candidates, argv, os.Environ())
+	image, err := newExecImage(candidates, argv, env)
 	if err != nil {
 		return c.failed(stepDecode, 0, syscall.EINVAL)
 	}
 	last := peakRecord(ownPeak())
 	// No allocation and no new thread from here on.
-	for i := range spec.rlimits {
-		if errno := setRlimit(&spec.rlimits[i]); errno != 0 {
+	for i := range c.spec.rlimits {
+		if errno := setRlimit(&c.spec.rlimits[i]); errno != 0 {
 			return c.failed(stepRlimit, i, errno)
 		}
 	}
@@ -58,10 +70,13 @@ func childMain(args []string) int {
 	return c.exec(image)
 }
 
-type childProcess struct{ spec *childSpec }
-
 func (c *childProcess) say(step childStep, index int, errno syscall.Errno) {
-	record := childRecord{step, uint16(index), errno}.encode()
+	r := childRecord{step, uint16(index), errno}
+	if c.spec.statusFD < 0 {
+		c.said = append(c.said, r) // within its capacity
+		return
+	}
+	record := r.encode()
 	syscall.RawSyscall(syscall.SYS_WRITE, uintptr(c.spec.statusFD), uintptr(unsafe.Pointer(&record)), childRecordSize)
 }
 
@@ -175,6 +190,9 @@ func (c *childProcess) dropPrivileges() bool {
 // becomes, when the supervisor dies. A change of uid clears the setting, so it
 // comes after (PR_SET_PDEATHSIG(2const)).
 func (c *childProcess) dieWithParent() bool {
+	if c.spec.parent == 0 {
+		return true
+	}
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(syscall.SIGKILL), 0, 0, 0, 0); errno != 0 {
 		c.failed(stepDeathSignal, 0, errno)
 		return false

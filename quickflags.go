@@ -24,6 +24,8 @@ func quickRun(args []string) (*runCmd, bool) {
 			return &f.MergeOutput
 		case "--json":
 			return &f.JSON
+		case "--in-place":
+			return &f.InPlace
 		case "--restore-ownership":
 			return &f.RestoreOwnership
 		}

@@ -15,7 +15,7 @@ func TestQuickRun(t *testing.T) {
 		{nil, true},
 		{[]string{"--limit", "a=1", "--limit=b=2", "--limit", "c=x,y"}, true},
 		{[]string{"--child-uid", "7", "--kill-after=0.5", "--request-id", "r", "--audit-file", "f", "--audit-extra", `{"a":1}`}, true},
-		{[]string{"--stdin", "--buffer", "--merge-output", "--json", "--restore-ownership"}, true},
+		{[]string{"--stdin", "--buffer", "--merge-output", "--json", "--in-place", "--restore-ownership"}, true},
 		{[]string{"--pass-fd", "5", "--pass-fd=63"}, true},
 		{[]string{"--env", "A=b=c,d", "--env=E", "--env=F=", "--clean-env"}, true},
 		{[]string{"--report", "-x"}, false},

@@ -153,3 +153,72 @@ func TestReadmeEnforcementValues(t *testing.T) {
 		}
 	}
 }
+
+// TestReadmeRecipes demands that what the recipes show stands in an example, and
+// that each example is linked.
+func TestReadmeRecipes(t *testing.T) {
+	text := section(t, "Recipes")
+	files, err := filepath.Glob("examples/*")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no examples: %v", err)
+	}
+	lines := map[string]bool{"": true}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(content)) {
+			lines[strings.TrimSuffix(line, "\n")] = true
+		}
+		switch filepath.Ext(file) {
+		case ".sh", ".yaml", "":
+			if !strings.Contains(text, "("+file+")") {
+				t.Errorf("README.md does not link %s", file)
+			}
+		}
+	}
+	blocks := strings.Split(text, "```")
+	for i := 1; i < len(blocks); i += 2 {
+		_, code, _ := strings.Cut(blocks[i], "\n")
+		for line := range strings.Lines(code) {
+			if !lines[strings.TrimSuffix(line, "\n")] {
+				t.Errorf("no example has the line %q", line)
+			}
+		}
+	}
+}
+
+// TestReadmeAgents demands that the flags in what agents are told exist.
+func TestReadmeAgents(t *testing.T) {
+	parts := strings.Split(section(t, "For coding agents"), "`")
+	commands := 0
+	for i := 1; i < len(parts); i += 2 {
+		words, found := strings.CutPrefix(parts[i], "pyplaypen ")
+		if !found {
+			if !strings.HasPrefix(parts[i], "--limit ") && parts[i] != "--stdin" {
+				continue
+			}
+			words = "run " + parts[i]
+		}
+		commands++
+		own, _, _ := strings.Cut(words+" ", "-- ")
+		var flags cli
+		parser, err := newParser(&flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := parser.Parse(strings.Fields(own)); err != nil {
+			t.Errorf("%s: %v", parts[i], err)
+		}
+		limits := defaultLimits()
+		for _, item := range append(flags.Run.Limit, flags.Exec.Limit...) {
+			if _, err := limits.set(item); err != nil {
+				t.Errorf("%s: %v", parts[i], err)
+			}
+		}
+	}
+	if commands < 6 {
+		t.Errorf("only %d commands found", commands)
+	}
+}

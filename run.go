@@ -16,6 +16,7 @@ type runCmd struct {
 	MergeOutput      bool  `help:"One pipe for stdout and stderr, bounded by stdout_bytes, printed on stdout."`
 	JSON             bool  `name:"json" help:"Print one JSON object in place of the streams."`
 	PassFD           []int `name:"pass-fd" sep:"none" placeholder:"N" help:"Let descriptor N through to the target at the same number; repeatable."`
+	InPlace          bool  `help:"Only set the limits, drop from root, and execute the command in place of pyplaypen: no supervisor, no wall clock, no capture."`
 	RestoreOwnership bool  `help:"As root: give the files that the call made below the current directory to the directory's owner."`
 }
 
@@ -32,6 +33,9 @@ Exit code: the target's own; 128+n if signal n killed it; 124 if wall_seconds ra
 func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err := f.check(argv); err != nil {
 		return 0, err
+	}
+	if f.InPlace {
+		return f.inPlace(argv, start)
 	}
 	c, err := newCall(&f.callFlags, purpose{}, start)
 	if err != nil {

@@ -82,19 +82,18 @@ func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	}
 }
 
+// selfExecutable is this very program; empty if the system does not say.
+var selfExecutable, _ = os.Executable()
+
 // fork starts the child stage, from this very executable, and returns its
 // pid and a kqueue, which poll(2) shows as readable once the leader has exited.
 func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return 0, -1, err
-	}
 	queue, err := unix.Kqueue()
 	if err != nil {
 		return 0, -1, os.NewSyscallError("kqueue", err)
 	}
 	unix.CloseOnExec(queue)
-	if pid, err = syscall.ForkExec(exe, argv, attr); err != nil {
+	if pid, err = syscall.ForkExec(selfExecutable, argv, attr); err != nil {
 		return 0, -1, err
 	}
 	change := []unix.Kevent_t{{Ident: uint64(pid), Filter: unix.EVFILT_PROC, Flags: unix.EV_ADD, Fflags: unix.NOTE_EXIT}}

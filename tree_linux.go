@@ -330,13 +330,16 @@ func (t *tree) reapLeader() (unix.WaitStatus, bool) {
 	}
 }
 
+// selfExecutable is this very program, even if its file has another name by now.
+const selfExecutable = "/proc/self/exe"
+
 // fork starts the child stage, from this very executable, and returns its
 // pid and a descriptor that is readable once it has exited.
 func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err error) {
 	t.forkThread = unix.Gettid()
 	fd = -1
 	attr.Sys.PidFD = &fd
-	pid, err = syscall.ForkExec("/proc/self/exe", argv, attr)
+	pid, err = syscall.ForkExec(selfExecutable, argv, attr)
 	if err == nil && fd < 0 {
 		if fd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err != nil {
 			unix.Kill(pid, unix.SIGKILL)
