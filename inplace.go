@@ -130,7 +130,7 @@ func (f *runCmd) supervisorNeeds(c *call) []string {
 		{"--buffer", f.Buffer}, {"--merge-output", f.MergeOutput}, {"--json", f.JSON},
 		{"--restore-ownership", f.RestoreOwnership}, {"--kill-after", f.KillAfter != defaultCallFlags().KillAfter},
 		{"--request-id", f.RequestID != ""}, {"--audit-file", f.AuditFile != ""}, {"--audit-extra", f.AuditExtra != ""},
-		{"--report", f.Report != ""}, {"--max-concurrency", c.slots != nil}, {"--slot-dir", f.SlotDir != nil},
+		{"--report", f.Report != ""}, {"--max-concurrency", f.MaxConcurrency != nil || c.slots != nil}, {"--slot-dir", f.SlotDir != nil},
 		{"a range of uids", c.uids != nil},
 		{"PYPLAYPEN_AUDIT=1", switchedOn("PYPLAYPEN_AUDIT")}, {"PYPLAYPEN_BUFFER=1", switchedOn("PYPLAYPEN_BUFFER")},
 	} {

@@ -8,7 +8,7 @@ import (
 // TestInPlaceDecidesOnEveryFlag demands that a flag of run either works in
 // place of pyplaypen or is refused there by its name.
 func TestInPlaceDecidesOnEveryFlag(t *testing.T) {
-	works := []string{"--limit", "--child-uid", "--stdin", "--pass-fd", "--in-place"}
+	works := []string{"--limit", "--child-uid", "--stdin", "--pass-fd", "--env", "--clean-env", "--in-place"}
 	var flags cli
 	parser, err := newParser(&flags)
 	if err != nil {
@@ -28,7 +28,7 @@ func TestInPlaceDecidesOnEveryFlag(t *testing.T) {
 			if !ok {
 				t.Fatalf("%q is not read", words)
 			}
-			if needs := run.supervisorNeeds(defaultLimits()); slices.Contains(works, name) == slices.Contains(needs, name) {
+			if needs := run.supervisorNeeds(&call{limits: defaultLimits()}); slices.Contains(works, name) == slices.Contains(needs, name) {
 				t.Errorf("%s: --in-place refuses %q", name, needs)
 			}
 		}
