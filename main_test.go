@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -79,6 +80,14 @@ var programs = map[string]func(){
 		os.Exit(code)
 	},
 }
+
+// unusedUID is a uid for calls as root whose process count nobody else shares,
+// neither another test nor another run of the tests.
+func unusedUID() string {
+	return strconv.Itoa(1_000_000 + os.Getpid()%100_000*1000 + int(uidsUsed.Add(1)))
+}
+
+var uidsUsed atomic.Int32
 
 // mustRun turns every skip for a missing tool or privilege into a failure.
 var mustRun = os.Getenv("PYPLAYPEN_TEST_MUST_RUN") == "1"
@@ -154,6 +163,7 @@ func setupScript(env *testscript.Env) error {
 	env.Setenv("BIN", path)
 	env.Setenv("PROGRAM", path+"/pyplaypen") // for where PATH does not lead to it
 	env.Setenv("TMPDIR", "/tmp")
+	env.Setenv("PYPLAYPEN_CHILD_UID", unusedUID())
 	env.Setenv("UID", strconv.Itoa(os.Getuid()))
 	return nil
 }

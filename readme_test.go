@@ -66,7 +66,7 @@ func runExample(t *testing.T, programDir, command string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", command)
 	cmd.Dir = openTempDir(t)
-	cmd.Env = []string{"PATH=" + programDir + ":/usr/local/bin:/usr/bin:/bin", "PYPLAYPEN_QUIET=1", "LANG=C.UTF-8"}
+	cmd.Env = []string{"PATH=" + programDir + ":/usr/local/bin:/usr/bin:/bin", "PYPLAYPEN_QUIET=1", "LANG=C.UTF-8", "PYPLAYPEN_CHILD_UID=" + unusedUID()}
 	out, err := cmd.CombinedOutput()
 	text := string(out)
 	if text != "" && !strings.HasSuffix(text, "\n") {

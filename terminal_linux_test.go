@@ -57,7 +57,7 @@ func newKeyboard(t *testing.T) *keyboard {
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGQUIT, unix.SIGHUP)
 	shell := exec.Command("bash", "--norc", "--noprofile", "-i")
 	shell.Dir = openTempDir(t)
-	shell.Env = []string{"PATH=" + filepath.Dir(path) + ":/usr/bin:/bin", "PS1=" + prompt, "TERM=dumb", "PYPLAYPEN_QUIET=1", "HISTFILE="}
+	shell.Env = []string{"PATH=" + filepath.Dir(path) + ":/usr/bin:/bin", "PS1=" + prompt, "TERM=dumb", "PYPLAYPEN_QUIET=1", "HISTFILE=", "PYPLAYPEN_CHILD_UID=" + unusedUID()}
 	shell.Stdin, shell.Stdout, shell.Stderr = slave, slave, slave
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := shell.Start(); err != nil {
