@@ -132,6 +132,7 @@ func (o *outcome) killedLeftovers() []process {
 }
 
 type supervisor struct {
+	threadsReady        func()
 	wakeRead, wakeWrite int
 	signals             chan os.Signal
 	cancels             chan syscall.Signal
@@ -174,7 +175,7 @@ func newSupervisor(signals chan os.Signal) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{tree: t, signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
+	s := &supervisor{tree: t, threadsReady: reserveThreads(), signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
@@ -248,13 +249,14 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 // while the target runs: it keeps a thread that has nothing to do, but dies if
 // it can't start one, which the target can bring about where a pids cap or the
 // user's process limit holds for both. Two threads may block in the sinks'
-// writes; the others are for the goroutines that run meanwhile.
-func reserveThreads() {
+// writes; the others are for the goroutines that run meanwhile. They start
+// beside the caller, which calls wait before the target starts.
+func reserveThreads() (wait func()) {
 	const threads = 5
 	if runtime.GOMAXPROCS(0) > 2 {
 		runtime.GOMAXPROCS(2) // or the garbage collector wants one for each CPU
 	}
-	ready, done := make(chan struct{}), make(chan struct{})
+	ready, done := make(chan struct{}, threads), make(chan struct{})
 	for range threads {
 		go func() {
 			runtime.LockOSThread() // so that each has one of its own
@@ -263,10 +265,12 @@ func reserveThreads() {
 			runtime.UnlockOSThread()
 		}()
 	}
-	for range threads {
-		<-ready
+	return func() {
+		for range threads {
+			<-ready
+		}
+		close(done)
 	}
-	close(done)
 }
 
 func (s *supervisor) spawn(stdout, stderr int) error {
@@ -292,7 +296,7 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		s.job.attr.Foreground, s.job.attr.Ctty = s.term.mine(), s.term.fd
 	}
 	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
-	reserveThreads()
+	s.threadsReady()
 	// The parent-death signal fires when the thread that forked ends, so this
 	// one stays with the supervisor.
 	runtime.LockOSThread()
