@@ -147,7 +147,11 @@ func (r *runOutput) report(o *outcome, argv []string) int {
 		record["argv_sha256"] = argvDigest(argv)
 		r.writeRecords(record, o)
 	}
-	return r.deliverLines(code)
+	code = r.deliverLines(code)
+	if o.reaped && o.status.Signaled() && o.status.Signal() == unix.SIGINT && r.sup.term != nil && o.reason == reasonExited {
+		interrupt()
+	}
+	return code
 }
 
 func (r *runOutput) resultJSON(v verdict) []byte {

@@ -133,6 +133,7 @@ func (o *outcome) killedLeftovers() []process {
 
 type supervisor struct {
 	threadsReady        func()
+	withTerminalStops   func(fork func())
 	wakeRead, wakeWrite int
 	signals             chan os.Signal
 	cancels             chan syscall.Signal
@@ -175,7 +176,7 @@ func newSupervisor(signals chan os.Signal) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{tree: t, threadsReady: reserveThreads(), signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
+	s := &supervisor{tree: t, threadsReady: reserveThreads(), withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
@@ -233,7 +234,7 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 		s.step()
 	}
 	if s.term != nil {
-		s.term.takeBack(s.tree.leader)
+		s.term.restore()
 	}
 	s.drain()
 	s.out.usage = s.tree.usage
@@ -293,17 +294,21 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	if s.term != nil {
 		s.tree.sameSession()
 		s.job.attr.Setpgid = true
-		s.job.attr.Foreground, s.job.attr.Ctty = s.term.mine(), s.term.fd
+		s.term.given = s.term.mine() && s.term.alone()
+		s.job.attr.Foreground, s.job.attr.Ctty = s.term.given, s.term.fd
 	}
 	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
 	s.threadsReady()
 	// The parent-death signal fires when the thread that forked ends, so this
 	// one stays with the supervisor.
 	runtime.LockOSThread()
-	pid, fd, err := s.tree.fork(argv, &syscall.ProcAttr{
-		Env:   s.job.env,
-		Files: []uintptr{uintptr(s.job.stdin), uintptr(stdout), uintptr(stderr)},
-		Sys:   &s.job.attr,
+	var pid, fd int
+	s.withTerminalStops(func() {
+		pid, fd, err = s.tree.fork(argv, &syscall.ProcAttr{
+			Env:   s.job.env,
+			Files: []uintptr{uintptr(s.job.stdin), uintptr(stdout), uintptr(stderr)},
+			Sys:   &s.job.attr,
+		})
 	})
 	unix.Close(stdout)
 	if stderr != stdout {
@@ -312,7 +317,6 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	if err != nil {
 		return fmt.Errorf("start the child stage: %w", err)
 	}
-	ignoreOutputStops()
 	s.out.spawned = true
 	s.leaderFD = fd
 	s.tree.leader = pid

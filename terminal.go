@@ -2,7 +2,7 @@ package main
 
 import (
 	"os"
-	"os/signal"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,6 +17,7 @@ type terminal struct {
 	group  int           // pyplaypen's own process group
 	modes  *unix.Termios // as they were before the call
 	target *unix.Termios // as the target had them when it was suspended
+	given  bool          // the target has had the foreground
 }
 
 // controllingTerminal returns nil if fd is not the terminal of this session.
@@ -54,6 +55,19 @@ func (t *terminal) takeBack(group int) {
 		return
 	}
 	t.target, _ = unix.IoctlGetTermios(t.fd, ioctlGetModes)
+	t.reclaim()
+}
+
+// restore does it for good, when everything of the target's is dead: the
+// foreground may be that of any group that it made, and so has no member left.
+func (t *terminal) restore() {
+	group := t.foreground()
+	if t.given && (group == t.group || unix.Kill(-group, 0) == unix.ESRCH) {
+		t.reclaim()
+	}
+}
+
+func (t *terminal) reclaim() {
 	t.give(t.group)
 	unix.IoctlSetTermios(t.fd, ioctlSetModesDrained, t.modes)
 }
@@ -66,14 +80,50 @@ func (t *terminal) giveAgain(group int) {
 	if t.target != nil {
 		unix.IoctlSetTermios(t.fd, ioctlSetModesDrained, t.target)
 	}
+	t.given = true
 	t.give(group)
 }
 
-// ignoreOutputStops lets pyplaypen write to the terminal, and take its
+// alone reports whether no process but pyplaypen and those that wait for it is
+// in its process group: another member of a pipeline may want the terminal.
+func (t *terminal) alone() bool { return groupHasOnlyAncestors(os.Getpid()) }
+
+// stopsByTerminal are what the terminal sends to a group in the background that
+// writes or reads, all of whose members it stops.
+var stopsByTerminal = []syscall.Signal{unix.SIGTTOU, unix.SIGTTIN}
+
+// ignoreTerminalStops lets pyplaypen write to the terminal, and take its
 // foreground back, although another group has it: what stopped there would no
-// longer watch the clock. It comes after the fork, so that the target does not
-// inherit it.
-func ignoreOutputStops() { signal.Ignore(unix.SIGTTOU) }
+// longer watch the clock. It returns how to have a child not inherit that.
+func ignoreTerminalStops() (during func(fork func())) {
+	var ours []syscall.Signal
+	for _, sig := range stopsByTerminal {
+		if !ignored(sig) {
+			ours = append(ours, sig)
+		}
+	}
+	if ours == nil {
+		return func(fork func()) { fork() }
+	}
+	set := func(d disposition) {
+		for _, sig := range ours {
+			setDisposition(sig, d)
+		}
+	}
+	set(ignore)
+	return func(fork func()) {
+		set(takeDefault)
+		fork()
+		set(ignore)
+	}
+}
+
+// interrupt ends pyplaypen by SIGINT, as its target at the terminal ended, so
+// that a shell's loop around it ends too.
+func interrupt() {
+	setDisposition(unix.SIGINT, takeDefault)
+	unix.Kill(os.Getpid(), unix.SIGINT)
+}
 
 // suspend stops pyplaypen and its process group along with the target, so that
 // the shell sees a stopped job. It returns false where no shell could ever

@@ -22,3 +22,22 @@ func orphanedGroup(int) bool {
 
 // ignored reports whether the signal is ignored.
 func ignored(sig syscall.Signal) bool { return signal.Ignored(sig) }
+
+// groupHasOnlyAncestors is not looked into here.
+func groupHasOnlyAncestors(int) bool { return true }
+
+// A disposition is what a signal does.
+type disposition int
+
+const (
+	takeDefault disposition = iota
+	ignore
+)
+
+func setDisposition(sig syscall.Signal, d disposition) {
+	if d == ignore {
+		signal.Ignore(sig)
+	} else {
+		signal.Reset(sig)
+	}
+}

@@ -169,6 +169,7 @@ func TestTerminalRestored(t *testing.T) {
 	}{
 		{"exit", "", "stty raw -echo; exit 5", nil, 5},
 		{"timeout", "--limit wall_seconds=1", "stty raw -echo; sleep 60", nil, 124},
+		{"foreground with a child's group", "--limit wall_seconds=1", "exec bash --norc -ic \"stty raw -echo; sleep 60\"", nil, 124},
 		{"target killed", "", "stty raw -echo; kill -9 $$", nil, 137},
 		{"pyplaypen told to stop", "", "stty raw -echo; echo u\"\"p; sleep 60", func(k *keyboard) {
 			k.expect(`up\n`)
@@ -225,6 +226,32 @@ func TestTerminalBackground(t *testing.T) {
 	k.types("\x04")
 	k.expect(prompt)
 	k.code(0)
+}
+
+// TestTerminalPipeline shows that another member of the pipeline that uses the
+// terminal neither stops the clock nor loses the terminal.
+func TestTerminalPipeline(t *testing.T) {
+	t.Parallel()
+	k := newKeyboard(t)
+	k.types("stty cols 200\n")
+	k.expect(`cols 200\r\n(.|\n)*` + prompt)
+	k.types("pyplaypen run --stdin --limit wall_seconds=1 --kill-after 0.1 -- sleep 60 | sh -c 'read x </dev/tty; echo got $x'\n")
+	k.expect(`wall_seconds=1 exceeded`)
+	k.types("this\n")
+	k.expect(`got this\r\n(.|\n)*` + prompt)
+}
+
+// TestTerminalInterruptEndsLoop shows that Ctrl-C ends a shell's loop, as it does
+// without pyplaypen.
+func TestTerminalInterruptEndsLoop(t *testing.T) {
+	t.Parallel()
+	k := newKeyboard(t)
+	k.types("for i in 1 2 3; do pyplaypen run --stdin -- sh -c 'echo round; sleep 60'; done\n")
+	k.expect(`\bround\r\n`)
+	k.types("\x03")
+	k.expect(prompt)
+	k.types("echo loop over\n")
+	k.expect(`\r\nloop over\r\n`)
 }
 
 // TestSuspendWithoutTerminal shows that Ctrl-Z also stops a target that has no

@@ -53,7 +53,7 @@ func (c *call) judge(o *outcome, argv []string) verdict {
 		v.line = c.limits.assignment(wallSeconds) + " exceeded; process group terminated"
 	case reasonCancelled:
 		v.status, v.code, v.reason = "cancelled", exitSignal+int(o.signal), "cancelled"
-		v.line = "told to stop by " + signalName(o.signal) + "; process group terminated"
+		v.line = "told to stop by " + signalName(o.signal) + "; " + whatEnded(o)
 	case reasonBusy:
 		v.status, v.code, v.reason = "busy", exitCannotRun, "busy"
 		v.line = fmt.Sprintf("%v; %s has passed", o.err, c.limits.assignment(wallSeconds))
@@ -65,6 +65,13 @@ func (c *call) judge(o *outcome, argv []string) verdict {
 		c.judgeStatus(&v, o)
 	}
 	return v
+}
+
+func whatEnded(o *outcome) string {
+	if !o.spawned {
+		return "nothing was started"
+	}
+	return "process group terminated"
 }
 
 func (c *call) judgeStatus(v *verdict, o *outcome) {
