@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -43,6 +44,9 @@ const probeStage = "__probe"
 
 // userNamespaceWorks tries it.
 func userNamespaceWorks() bool {
+	if !countsByNamespace() {
+		return false
+	}
 	attr := &syscall.SysProcAttr{}
 	enterUserNamespace(attr)
 	pid, err := syscall.ForkExec(selfExecutable, []string{"pyplaypen", probeStage}, &syscall.ProcAttr{Sys: attr})
@@ -55,6 +59,23 @@ func userNamespaceWorks() bool {
 			return err == nil && status.Exited() && status.ExitStatus() == 0
 		}
 	}
+}
+
+// countsByNamespace reports whether the kernel is one that counts processes by
+// user namespace. One before it would hold the user's other processes against
+// the call, which the probe can't tell.
+func countsByNamespace() bool {
+	var name unix.Utsname
+	return unix.Uname(&name) == nil && releaseAtLeast(unix.ByteSliceToString(name.Release[:]), 5, 14)
+}
+
+// releaseAtLeast compares a kernel's release, "6.1.0-13-amd64", with a version.
+func releaseAtLeast(release string, major, minor int) bool {
+	var a, b int
+	if n, _ := fmt.Sscanf(release, "%d.%d", &a, &b); n < 2 {
+		return false
+	}
+	return a > major || a == major && b >= minor
 }
 
 // probeMain forks under a process count of one. The threads of the Go runtime
@@ -78,6 +99,9 @@ func probeMain() int {
 // userNamespaceWorks: good enough for the wording of a notice, and cheap enough
 // for every call.
 func userNamespaceLikely() bool {
+	if !countsByNamespace() {
+		return false
+	}
 	// This pair of flags is always refused with EINVAL, unless a seccomp filter
 	// answers first (clone(2)).
 	_, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, unix.CLONE_NEWUSER|unix.CLONE_FS, 0, 0, 0, 0, 0)

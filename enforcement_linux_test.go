@@ -297,3 +297,14 @@ signal.pause()
 		}
 	}
 }
+
+func TestReleaseAtLeast(t *testing.T) {
+	for release, want := range map[string]bool{
+		"5.14.0-427.el9.x86_64": true, "5.14": true, "5.15.0-generic": true, "6.1.0-13-amd64": true,
+		"5.13.19": false, "5.4.0": false, "4.18.0-553.el8": false, "4.4.0": false, "": false, "x": false, "6": false,
+	} {
+		if got := releaseAtLeast(release, 5, 14); got != want {
+			t.Errorf("%q: %v", release, got)
+		}
+	}
+}

@@ -36,8 +36,22 @@ func TestMain(m *testing.M) {
 	if runtime.GOMAXPROCS(0) > 4 {
 		flag.Set("test.parallel", "4")
 	}
-	testscript.Main(m, programs)
+	testscript.Main(cleaningM{m}, programs)
 }
+
+// A cleaningM removes what the tests share when all have run.
+type cleaningM struct{ *testing.M }
+
+func (m cleaningM) Run() int {
+	code := m.M.Run()
+	if programDir != "" {
+		os.RemoveAll(programDir)
+	}
+	return code
+}
+
+// programDir is where program has put its copy.
+var programDir string
 
 // program copies this test binary to where every uid can run it, under the name
 // that makes it act as pyplaypen.
@@ -46,6 +60,7 @@ var program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	programDir = dir
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
 	}

@@ -143,8 +143,7 @@ func TestReadmeLimits(t *testing.T) {
 	}
 }
 
-// TestReadmeShapes demands that the README's table of deployments has each
-// value that TestProcessCountShapes proves.
+// TestReadmeEnforcementValues demands that the README explains each value.
 func TestReadmeEnforcementValues(t *testing.T) {
 	text := section(t, "What is enforced where")
 	for _, e := range enforcements(unsupported) {
