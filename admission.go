@@ -339,6 +339,9 @@ func (c *call) admit() *outcome {
 			c.queued = time.Since(begin)
 		}
 	}()
+	if c.slots != nil || c.uids != nil {
+		<-c.signals.caught
+	}
 	if c.slots != nil {
 		lock, _, o := c.slots.enter(c.deadline, c.sup.cancels)
 		if o != nil {

@@ -49,7 +49,7 @@ type call struct {
 	streams
 	out, err *sink
 	console  *console
-	signals  chan os.Signal
+	signals  *signals
 	sup      *supervisor
 	audit    *audit
 	report   *report
@@ -58,6 +58,7 @@ type call struct {
 	handover    *handover
 	environment *environment
 	env         []string
+	late        goAhead // what is added to env once the child stage runs
 
 	slots, uids *lockPool // to wait for; nil if there is no bound
 	locks       []int     // descriptors, of what it got
@@ -263,6 +264,17 @@ func (c *call) announce(f *callFlags) {
 // no signal has ended it.
 func (c *call) goOn() bool { return time.Now().Before(c.deadline) && len(c.sup.cancels) == 0 }
 
+// prepare makes what the target needs, while the child stage starts, and returns
+// what that adds to its environment.
+func (c *call) prepare(makers ...func()) func() goAhead {
+	return func() goAhead {
+		for _, m := range makers {
+			m()
+		}
+		return c.late
+	}
+}
+
 // makePrivateDir makes the call's TMPDIR, which as root is its HOME too.
 func (c *call) makePrivateDir() {
 	var err error
@@ -281,7 +293,7 @@ func (c *call) makePrivateDir() {
 		c.console.notice("no private directory could be made: %v", err)
 		return
 	}
-	c.env = setEnv(c.env, "HOME", "/nonexistent")
+	c.provide("HOME", "/nonexistent")
 	c.console.notice("HOME is /nonexistent: no private directory could be made: %v", err)
 }
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +14,7 @@ const childStage = "__child"
 // argument, since the environment and the descriptors belong to the target.
 type childSpec struct {
 	statusFD int    // close-on-exec pipe that takes childRecords
+	gateFD   int    // pipe that gives the word to go on; -1 for none
 	parent   int    // pid of the supervisor
 	uid      int    // uid and gid to drop to; -1 for none
 	passFDs  []int  // descriptors that the target keeps, besides 0, 1 and 2
@@ -27,10 +27,10 @@ type rlim struct {
 	soft, hard uint64
 }
 
-// encode writes the spec as "status parent uid fd:fd:... resource:soft:hard ...".
+// encode writes the spec as "status gate parent uid fd:fd:... resource:soft:hard ...".
 func (s *childSpec) encode() string {
 	var b strings.Builder
-	b.WriteString(strconv.Itoa(s.statusFD) + " " + strconv.Itoa(s.parent) + " " + strconv.Itoa(s.uid) + " ")
+	b.WriteString(strconv.Itoa(s.statusFD) + " " + strconv.Itoa(s.gateFD) + " " + strconv.Itoa(s.parent) + " " + strconv.Itoa(s.uid) + " ")
 	for i, fd := range s.passFDs {
 		if i > 0 {
 			b.WriteByte(':')
@@ -45,23 +45,23 @@ func (s *childSpec) encode() string {
 
 func decodeChildSpec(text string) (*childSpec, bool) {
 	fields := strings.Split(text, " ")
-	if len(fields) < 4 {
+	if len(fields) < 5 {
 		return nil, false
 	}
 	s := new(childSpec)
-	for i, p := range []*int{&s.statusFD, &s.parent, &s.uid} {
+	for i, p := range []*int{&s.statusFD, &s.gateFD, &s.parent, &s.uid} {
 		n, err := strconv.Atoi(fields[i])
 		if err != nil {
 			return nil, false
 		}
 		*p = n
 	}
-	for f := range strings.SplitSeq(fields[3], ":") {
+	for f := range strings.SplitSeq(fields[4], ":") {
 		if fd, err := strconv.Atoi(f); err == nil {
 			s.passFDs = append(s.passFDs, fd)
 		}
 	}
-	for _, f := range fields[4:] {
+	for _, f := range fields[5:] {
 		part := strings.Split(f, ":")
 		if len(part) != 3 {
 			return nil, false
@@ -75,6 +75,60 @@ func decodeChildSpec(text string) (*childSpec, bool) {
 		s.rlimits = append(s.rlimits, rlim{resource, soft, hard})
 	}
 	return s, true
+}
+
+// procsVariable bounds the threads of the child stage, which needs one, until it
+// becomes the target.
+const procsVariable = "GOMAXPROCS"
+
+// stageEnv is the environment that the child stage starts with, for a target
+// that is to have env.
+func stageEnv(env []string) []string { return setEnv(env, procsVariable, "1") }
+
+// targetEnv is what the target's environment has besides.
+func targetEnv(env []string) goAhead {
+	if value, ok := lookupEnv(env, procsVariable); ok {
+		return goAhead{procsVariable + "=" + value}
+	}
+	return nil
+}
+
+// A goAhead is what the supervisor says through the gate: variables to add to
+// the target's environment. The child stage takes longest to get there, so what
+// only the target needs is made meanwhile.
+type goAhead []string
+
+// apply returns the target's environment, from the child stage's.
+func (g goAhead) apply(env []string) []string {
+	env = unsetEnv(env, procsVariable)
+	for _, variable := range g {
+		name, value, _ := strings.Cut(variable, "=")
+		env = setEnv(env, name, value)
+	}
+	return env
+}
+
+// encode ends each variable, and the whole, with a zero byte, which no variable
+// can hold.
+func (g goAhead) encode() []byte {
+	var p []byte
+	for _, variable := range g {
+		p = append(append(p, variable...), 0)
+	}
+	return append(p, 0)
+}
+
+// decodeGoAhead returns false while p is only the beginning.
+func decodeGoAhead(p []byte) (goAhead, bool) {
+	var g goAhead
+	for len(p) > 0 && p[0] != 0 {
+		variable, rest, whole := strings.Cut(string(p), "\x00")
+		if !whole {
+			return nil, false
+		}
+		g, p = append(g, variable), []byte(rest)
+	}
+	return g, len(p) > 0
 }
 
 // A childStep is a step of the child stage that can fail.
@@ -178,11 +232,16 @@ func lookupEnv(env []string, name string) (string, bool) {
 
 // setEnv returns env with name set to value, once.
 func setEnv(env []string, name, value string) []string {
+	return append(unsetEnv(env, name), name+"="+value)
+}
+
+// unsetEnv returns env without name.
+func unsetEnv(env []string, name string) []string {
 	out := make([]string, 0, len(env)+1)
 	for _, e := range env {
 		if !strings.HasPrefix(e, name+"=") {
 			out = append(out, e)
 		}
 	}
-	return append(out, fmt.Sprintf("%s=%s", name, value))
+	return out
 }

@@ -10,8 +10,8 @@ import (
 
 func TestChildSpecRoundTrip(t *testing.T) {
 	for _, want := range []childSpec{
-		{statusFD: 3, parent: 1, uid: -1},
-		{statusFD: 9, parent: 32768, uid: 65534, passFDs: []int{3}},
+		{statusFD: 3, gateFD: -1, parent: 1, uid: -1},
+		{statusFD: 9, gateFD: 5, parent: 32768, uid: 65534, passFDs: []int{3}},
 		{statusFD: 9, parent: 4194304, uid: 4294967294, passFDs: []int{4, 3, 1000000},
 			rlimits: []rlim{{1, 0, 0}, {7, 256, 256}, {9, math.MaxUint64, math.MaxUint64}}},
 		{statusFD: 3, parent: 2, uid: 1, rlimits: []rlim{{0, 25, 26}}},
@@ -105,5 +105,29 @@ func TestEnv(t *testing.T) {
 	}
 	if got := setEnv(env, "A", "x y"); !slices.Equal(got, []string{"AB=2", "E=", "odd", "A=x y"}) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// What goes through the gate arrives whole or not yet, however it is cut.
+func TestGoAhead(t *testing.T) {
+	for _, want := range []goAhead{nil, {"A=1"}, {"A=", "B=x=y\n\xff", "C=" + strings.Repeat("z", 5000)}} {
+		whole := want.encode()
+		for cut := range len(whole) {
+			if got, ok := decodeGoAhead(whole[:cut]); ok {
+				t.Fatalf("%d of %d bytes are read as %q", cut, len(whole), got)
+			}
+		}
+		if got, ok := decodeGoAhead(whole); !ok || !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	for _, env := range [][]string{{"A=1", "GOMAXPROCS=7", "HOME=/root"}, {"HOME=/root", "A=1"}, nil} {
+		got := append(targetEnv(env), "HOME=/private").apply(stageEnv(env))
+		want := setEnv(env, "HOME", "/private")
+		slices.Sort(got)
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("from %q the target gets %q, want %q", env, got, want)
+		}
 	}
 }

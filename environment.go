@@ -50,7 +50,7 @@ func (e *environment) apply(caller []string) []string {
 		if !given {
 			var ok bool
 			if value, ok = lookupEnv(caller, name); !ok {
-				env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool { return strings.HasPrefix(entry, name+"=") })
+				env = unsetEnv(env, name)
 				continue
 			}
 		}
@@ -74,6 +74,7 @@ func (e *environment) idle() string {
 func (c *call) provide(name, value string) {
 	if !c.environment.names(name) {
 		c.env = setEnv(c.env, name, value)
+		c.late = append(c.late, name+"="+value)
 	}
 }
 

@@ -149,6 +149,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 		o = c.admit()
 	}
 	if !f.SelfCheck && o == nil {
+		<-c.signals.caught
 		if x.workspace, err = newWorkspace(f.ArtifactDir, c.id, c.uid); err != nil {
 			return 0, err
 		}
@@ -159,7 +160,6 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	case o != nil:
 	case err == nil:
 		x.seeFrom(x.cwd)
-		c.makePrivateDir()
 		o, err = x.supervise()
 	}
 	if err != nil {
@@ -305,6 +305,7 @@ func (x *execCall) supervise() (o *outcome, err error) {
 	j := x.newJob(x.argv, stdin)
 	j.spec.passFDs = []int{frameFD, requestFD}
 	j.spec.rlimits = rlimits
+	j.prepare = x.prepare(x.makePrivateDir)
 	back, err := x.enterWorkspace()
 	if err != nil {
 		return nil, err

@@ -107,3 +107,23 @@ func uidsInUse() map[int]bool {
 	}
 	return used
 }
+
+// hasAttributes reports whether a directory has extended attributes, access
+// control lists among them, or other inode flags than its parent has.
+func hasAttributes(dir, parent int) bool {
+	if n, err := unix.Flistxattr(dir, nil); n > 0 || err != nil && err != unix.ENOTSUP {
+		return true
+	}
+	const byTheKernel = 0x1000 // FS_INDEX_FL: hashed, since it has many entries
+	flags, _ := unix.IoctlGetInt(dir, unix.FS_IOC_GETFLAGS)
+	usual, _ := unix.IoctlGetInt(parent, unix.FS_IOC_GETFLAGS)
+	return (flags^usual)&^byTheKernel != 0
+}
+
+// fillRandom fills p with random bytes, without what crypto/rand builds at its
+// first use.
+func fillRandom(p []byte) {
+	if n, err := unix.Getrandom(p, 0); n < len(p) || err != nil { // not for up to 256 bytes: getrandom(2)
+		panic(fmt.Sprintf("getrandom: %d, %v", n, err))
+	}
+}

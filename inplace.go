@@ -49,7 +49,7 @@ func (f *runCmd) inPlace(argv []string, start time.Time) (int, error) {
 			return 0, &exitError{exitCannotRun, "cannot run " + quoteName(argv[0]) + ": empty stdin: " + err.Error()}
 		}
 	}
-	p := &childProcess{spec: &childSpec{statusFD: -1, uid: c.uid, passFDs: f.PassFD, rlimits: c.rlimits(0)}}
+	p := &childProcess{spec: &childSpec{statusFD: -1, gateFD: -1, uid: c.uid, passFDs: f.PassFD, rlimits: c.rlimits(0)}}
 	words := c.prepareLastWords(argv)
 	p.become(argv, c.env)
 	if last := p.said[len(p.said)-1]; last.step == stepExec {

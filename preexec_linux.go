@@ -55,6 +55,10 @@ func (c *childProcess) become(argv, env []string) int {
 	if !c.closeOnExec() || !c.dropPrivileges() || !c.dieWithParent() || !c.defaultSignals() {
 		return exitCannotRun
 	}
+	env, ok := c.waitAtGate(env)
+	if !ok {
+		return exitCannotRun
+	}
 	image, err := newExecImage(candidates, argv, env)
 	if err != nil {
 		return c.failed(stepDecode, 0, syscall.EINVAL)
@@ -68,6 +72,29 @@ func (c *childProcess) become(argv, env []string) int {
 	}
 	c.say(last.step, int(last.index), last.errno)
 	return c.exec(image)
+}
+
+// waitAtGate waits for the supervisor's word, and returns the environment with
+// what it adds. Without a word the call is off.
+func (c *childProcess) waitAtGate(env []string) ([]string, bool) {
+	if c.spec.gateFD < 0 {
+		return env, true
+	}
+	var said []byte
+	for {
+		var buf [512]byte
+		n, err := syscall.Read(c.spec.gateFD, buf[:])
+		if err == syscall.EINTR {
+			continue
+		}
+		if n <= 0 || err != nil {
+			return nil, false
+		}
+		said = append(said, buf[:n]...)
+		if word, whole := decodeGoAhead(said); whole {
+			return word.apply(env), true
+		}
+	}
 }
 
 func (c *childProcess) say(step childStep, index int, errno syscall.Errno) {

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
+	"math"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +17,10 @@ import (
 // the call runs as. It lies in a directory that only pyplaypen can change,
 // pyplaypen-EUID, and its supervisor holds an flock(2) on it, so that one whose
 // supervisor was killed can be told, and is removed by the next call.
+//
+// Once empty it is kept as a spare for a later call: to make and remove a
+// directory takes a file system such as ext4 longer than all the rest of a short
+// call takes.
 type privateDir struct {
 	path   string
 	name   string
@@ -103,14 +107,17 @@ func makePrivateDir(parent int, path string, uid int, goOn func() bool) (*privat
 	}
 	defer flock(parent, unix.LOCK_UN)
 	name := randomHex(8)
-	if err := unix.Mkdirat(parent, name, 0o700); err != nil {
-		return nil, &os.PathError{Op: "mkdir", Path: path + "/" + name, Err: err}
-	}
-	self, err := openDirAt(parent, name)
-	if err == nil {
-		if err = flock(self, unix.LOCK_EX|unix.LOCK_NB); err == nil && uid >= 0 {
-			err = unix.Fchown(self, uid, uid)
+	self, err := takeSpare(parent, name), error(nil)
+	if self < 0 {
+		if err := unix.Mkdirat(parent, name, 0o700); err != nil {
+			return nil, &os.PathError{Op: "mkdir", Path: path + "/" + name, Err: err}
 		}
+		if self, err = openDirAt(parent, name); err == nil {
+			err = flock(self, unix.LOCK_EX|unix.LOCK_NB)
+		}
+	}
+	if err == nil && uid >= 0 {
+		err = unix.Fchown(self, uid, uid)
 	}
 	if err == nil {
 		unix.Fchmod(self, 0o700)
@@ -123,15 +130,62 @@ func makePrivateDir(parent int, path string, uid int, goOn func() bool) (*privat
 	return nil, &os.PathError{Op: "prepare", Path: path + "/" + name, Err: err}
 }
 
-// sweepStale removes the directories in parent that no supervisor holds. The
-// lock on parent, under which they are made, is needed only to tell them.
+// A spare is known by its name.
+const (
+	sparePrefix = "spare-"
+	maxSpares   = 4
+)
+
+// takeSpare takes a spare under its new name, and its lock. It returns -1 if
+// there is none.
+func takeSpare(parent int, name string) int {
+	names, _ := readNames(parent)
+	for _, spare := range names {
+		if !strings.HasPrefix(spare, sparePrefix) {
+			continue
+		}
+		fd, err := openDirAt(parent, spare)
+		if err != nil {
+			continue
+		}
+		if flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil && unix.Renameat(parent, spare, parent, name) == nil {
+			return fd
+		}
+		unix.Close(fd)
+	}
+	return -1
+}
+
+// becomeSpare empties the directory and keeps it, unless the call has changed
+// what the next one would notice.
+func (d *privateDir) becomeSpare() bool {
+	if makeOwn(d.self) != nil || emptyDir(d.self) != nil {
+		return false
+	}
+	var st unix.Stat_t
+	const grown = 64 << 10 // directories do not shrink
+	if unix.Fstat(d.self, &st) != nil || st.Size > grown || hasAttributes(d.self, d.parent) {
+		return false
+	}
+	return unix.Renameat(d.parent, d.name, d.parent, sparePrefix+d.name) == nil
+}
+
+// sweepStale removes the directories in parent that no supervisor holds, and
+// spares beyond a few. The lock on parent, under which they are made, is needed
+// only to tell them.
 func sweepStale(parent int) {
 	if flock(parent, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return // another call is here, and will look too
 	}
 	stale := map[string]int{}
 	names, _ := readNames(parent)
+	spares := 0
 	for _, name := range names {
+		if strings.HasPrefix(name, sparePrefix) {
+			if spares++; spares <= maxSpares {
+				continue
+			}
+		}
 		fd, err := openDirAt(parent, name)
 		if err != nil {
 			continue
@@ -149,12 +203,15 @@ func sweepStale(parent int) {
 	}
 }
 
-// remove removes the directory with all that is in it, and those that killed
+// remove removes all that is in the directory, and the directories that killed
 // calls have left.
 func (d *privateDir) remove() error {
-	err := removeTree(d.parent, d.name)
-	sweepStale(d.parent)
+	var err error
+	if !d.becomeSpare() {
+		err = removeTree(d.parent, d.name)
+	}
 	unix.Close(d.self)
+	sweepStale(d.parent)
 	unix.Close(d.parent)
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", d.path, err)
@@ -175,16 +232,30 @@ func removeTree(parent int, name string) error {
 		return err
 	}
 	defer unix.Close(top)
+	if err := emptyDir(top); err != nil {
+		return err
+	}
+	return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+}
+
+// emptyDir removes what is in the directory.
+func emptyDir(top int) error {
 	// Names that the code can't have taken: a directory can't replace a file.
-	prefix, moved := ".moved-"+randomHex(8)+"-", 0
-	free := func() string { moved++; return prefix + strconv.Itoa(moved) }
+	prefix, moved := "", 0
+	free := func() string {
+		if prefix == "" {
+			prefix = ".moved-" + randomHex(8) + "-"
+		}
+		moved++
+		return prefix + strconv.Itoa(moved)
+	}
 	for {
 		names, err := readNames(top)
 		if err != nil {
 			return err
 		}
 		if len(names) == 0 {
-			return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
+			return nil
 		}
 		for _, entry := range names {
 			if err := removeEntry(top, entry, free); err != nil {
@@ -249,12 +320,20 @@ func openToEmpty(parent int, name string) (int, error) {
 		fd, err = openDirAt(parent, name)
 	}
 	if err == nil {
-		if os.Geteuid() == 0 { // from whoever of the call's uid still has it open
-			unix.Fchown(fd, 0, -1)
-		}
-		unix.Fchmod(fd, 0o700)
+		makeOwn(fd)
 	}
 	return fd, err
+}
+
+// makeOwn takes an open directory from whoever of the call's uid still has it
+// open too.
+func makeOwn(fd int) error {
+	if os.Geteuid() == 0 {
+		if err := unix.Fchown(fd, 0, 0); err != nil {
+			return err
+		}
+	}
+	return unix.Fchmod(fd, 0o700)
 }
 
 // makeAccessible makes a directory the caller's own and gives back what the
@@ -279,33 +358,36 @@ func openDirAt(parent int, name string) (int, error) {
 	return unix.Openat(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 }
 
-// readNames lists a directory from its beginning.
-func readNames(dir int) ([]string, error) {
-	fd, err := openDirAt(dir, ".")
-	if err != nil {
-		return nil, err
-	}
-	f := os.NewFile(uintptr(fd), ".")
-	defer f.Close()
-	names, err := f.Readdirnames(4096)
-	if len(names) > 0 || err == nil || errors.Is(err, os.ErrNotExist) {
-		return names, nil
-	}
-	if errors.Is(err, io.EOF) {
-		return nil, nil
-	}
-	return nil, err
-}
+// readNames lists a directory from its beginning, in part if it is long.
+func readNames(dir int) ([]string, error) { return listNames(dir, 4096) }
 
 // readAllNames lists all of a directory.
-func readAllNames(dir int) ([]string, error) {
+func readAllNames(dir int) ([]string, error) { return listNames(dir, math.MaxInt) }
+
+// listNames lists a directory up to about the given number of entries.
+func listNames(dir, enough int) ([]string, error) {
 	fd, err := openDirAt(dir, ".")
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), ".")
-	defer f.Close()
-	return f.Readdirnames(-1)
+	defer unix.Close(fd)
+	var names []string
+	buf := make([]byte, 8<<10)
+	for len(names) < enough {
+		n, err := unix.ReadDirent(fd, buf)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.ENOENT: // it was removed
+			return names, nil
+		case err != nil:
+			return names, err
+		case n == 0:
+			return names, nil
+		}
+		_, _, names = unix.ParseDirent(buf[:n], -1, names)
+	}
+	return names, nil
 }
 
 // flock is flock(2), begun again after a signal.
@@ -338,6 +420,6 @@ func flockWhile(fd, how int, goOn func() bool) error {
 // randomHex returns 2n hexadecimal digits.
 func randomHex(n int) string {
 	b := make([]byte, n)
-	rand.Read(b)
+	fillRandom(b)
 	return hex.EncodeToString(b)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -177,5 +179,87 @@ func TestSweepStale(t *testing.T) {
 	}
 	if _, err := os.Stat(top + "/stale"); err == nil {
 		t.Error("the stale directory is still there")
+	}
+}
+
+// The next call gets the directory of the last one, under another name, unless
+// it could tell.
+func TestSpare(t *testing.T) {
+	top := t.TempDir()
+	open := func() *privateDir {
+		t.Helper()
+		d, err := makePrivateDir(openTestDir(t, top), top, -1, func() bool { return false })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	spares := func() int {
+		names, err := os.ReadDir(top)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	for _, test := range []struct {
+		name string
+		do   func(d *privateDir) error
+		kept bool
+	}{
+		{"nothing", func(d *privateDir) error { return nil }, true},
+		{"contents", func(d *privateDir) error { return os.MkdirAll(d.path+"/a/b", 0o700) }, true},
+		{"mode", func(d *privateDir) error { return os.Chmod(d.path, 0o1000) }, true},
+		{"attribute", func(d *privateDir) error { return unix.Setxattr(d.path, "user.x", []byte("y"), 0) }, false},
+		{"many entries", func(d *privateDir) error {
+			for i := range 3000 {
+				if err := os.Mkdir(d.path+"/"+strings.Repeat("x", 100)+strconv.Itoa(i), 0o700); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, false},
+		{"nothing again", func(d *privateDir) error { return nil }, true},
+	} {
+		first := open()
+		name := first.name
+		if err := test.do(first); errors.Is(err, unix.ENOTSUP) {
+			continue // a file system without extended attributes
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Stat_t
+		unix.Fstat(first.self, &st)
+		grew := st.Size > 64<<10 // not every file system counts
+		if err := first.remove(); err != nil {
+			t.Fatal(err)
+		}
+		if kept := spares() == 1; kept != test.kept && (test.name != "many entries" || grew) {
+			t.Errorf("%s: kept is %v", test.name, kept)
+		}
+		second := open()
+		if second.name == name || spares() != 1 {
+			t.Errorf("%s: %q after %q, %d directories", test.name, second.name, name, spares())
+		}
+		if names, err := readNames(second.self); err != nil || len(names) > 0 {
+			t.Errorf("%s: %q, %v in the next directory", test.name, names, err)
+		}
+		if err := unix.Fstat(second.self, &st); err != nil || st.Mode&0o7777 != 0o700 {
+			t.Errorf("%s: mode %o", test.name, st.Mode)
+		}
+		if err := second.remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all []*privateDir
+	for range maxSpares + 3 {
+		all = append(all, open())
+	}
+	for _, d := range all {
+		if err := d.remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if spares() != maxSpares {
+		t.Errorf("%d spares, want %d", spares(), maxSpares)
 	}
 }

@@ -52,10 +52,6 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	}
 	if err == nil && o == nil {
 		c.announce(&f.callFlags)
-		if c.uid >= 0 {
-			c.makePrivateDir()
-			c.takeDirectory(f.RestoreOwnership)
-		}
 		o, err = r.supervise(argv)
 	}
 	c.close()
@@ -120,6 +116,9 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 		j.terminal = controllingTerminal(stdin)
 	}
 	j.spec.rlimits = r.rlimits(0)
+	if r.uid >= 0 {
+		j.prepare = r.prepare(r.makePrivateDir, func() { r.takeDirectory(r.flags.RestoreOwnership) })
+	}
 	return r.runJob(j, out, errFD), nil
 }
 

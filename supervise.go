@@ -86,6 +86,9 @@ type job struct {
 	attr      syscall.SysProcAttr
 	deadline  time.Time
 	killAfter time.Duration
+	// prepare makes what the target needs to be there, while the child stage is
+	// on its way to it, and returns what to add to the environment.
+	prepare func() goAhead
 }
 
 // An outcome is how a job ended.
@@ -132,10 +135,9 @@ func (o *outcome) killedLeftovers() []process {
 }
 
 type supervisor struct {
-	threadsReady        func()
 	withTerminalStops   func(fork func())
 	wakeRead, wakeWrite int
-	signals             chan os.Signal
+	signals             *signals
 	cancels             chan syscall.Signal
 	stopAsked           atomic.Bool // SIGTSTP came
 	continued           atomic.Bool // SIGCONT came
@@ -157,34 +159,46 @@ type supervisor struct {
 	buf        []byte
 }
 
+// signals are those that pyplaypen catches.
+type signals struct {
+	came   chan os.Signal
+	caught chan struct{} // closed once all are caught
+}
+
 // catchSignals starts to catch the signals that ask for an end, or for a stop,
-// so that from here on one of them leads to a teardown. INT, HUP and the like
-// that the caller had ignored stay ignored, for pyplaypen and for the target.
-func catchSignals() chan os.Signal {
-	c := make(chan os.Signal, 16)
-	for _, sig := range []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGTSTP} {
-		if !ignored(sig.(syscall.Signal)) {
-			signal.Notify(c, sig)
+// and those that supervision needs. INT, HUP and the like that the caller had
+// ignored stay ignored, for pyplaypen and for the target.
+//
+// The runtime takes two switches between threads for each, so this goes on
+// beside the caller, who waits for it before there is anything to undo.
+func catchSignals() *signals {
+	s := &signals{make(chan os.Signal, 16), make(chan struct{})}
+	go func() {
+		for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGTSTP} {
+			if !ignored(sig) {
+				signal.Notify(s.came, sig)
+			}
 		}
-	}
-	return c
+		signal.Notify(s.came, unix.SIGCHLD, unix.SIGCONT)
+		close(s.caught)
+	}()
+	return s
 }
 
 // newSupervisor makes ready to spawn. It heeds the signals caught.
-func newSupervisor(signals chan os.Signal) (*supervisor, error) {
+func newSupervisor(signals *signals) (*supervisor, error) {
 	t, err := newTree()
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{tree: t, threadsReady: reserveThreads(), withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
+	s := &supervisor{tree: t, withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
 	unix.SetNonblock(s.wakeRead, true)
 	unix.SetNonblock(s.wakeWrite, true)
-	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGCONT)
 	go func() {
-		for sig := range s.signals {
+		for sig := range signals.came {
 			switch sig {
 			case unix.SIGCHLD:
 			case unix.SIGCONT:
@@ -218,16 +232,14 @@ func (s *supervisor) addInlet(take func([]byte), sink *sink) (int, error) {
 // run spawns the job and returns when nothing of it is left.
 func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 	s.job = j
-	if sig, ok := s.cancelled(); ok {
-		s.out.reason, s.out.signal = reasonCancelled, sig
-		return &s.out
-	}
-	if !time.Now().Before(j.deadline) {
-		s.out.reason = reasonTimeout
+	if s.calledOff() {
 		return &s.out
 	}
 	if err := s.spawn(stdout, stderr); err != nil {
 		s.out.reason, s.out.err = reasonFailed, err
+		return &s.out
+	}
+	if !s.out.spawned {
 		return &s.out
 	}
 	for s.phase != finished {
@@ -284,10 +296,17 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		return err
 	}
 	defer unix.Close(statusFD)
+	gateRead, gate, err := newPipe()
+	if err != nil {
+		return err
+	}
+	defer unix.Close(gateRead)
+	defer unix.Close(gate)
 	// The child needs it at a number that is not one of those passed, and
 	// whatever number the kernel gave is free of the caller's descriptors.
 	clearCloseOnExec(statusFD)
-	s.job.spec.statusFD = statusFD
+	clearCloseOnExec(gateRead)
+	s.job.spec.statusFD, s.job.spec.gateFD = statusFD, gateRead
 	s.job.spec.parent = os.Getpid()
 	s.term = s.job.terminal
 	s.job.attr.Setsid = s.term == nil
@@ -298,14 +317,13 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		s.job.attr.Foreground, s.job.attr.Ctty = s.term.given, s.term.fd
 	}
 	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
-	s.threadsReady()
 	// The parent-death signal fires when the thread that forked ends, so this
 	// one stays with the supervisor.
 	runtime.LockOSThread()
 	var pid, fd int
 	s.withTerminalStops(func() {
 		pid, fd, err = s.tree.fork(argv, &syscall.ProcAttr{
-			Env:   s.job.env,
+			Env:   stageEnv(s.job.env),
 			Files: []uintptr{uintptr(s.job.stdin), uintptr(stdout), uintptr(stderr)},
 			Sys:   &s.job.attr,
 		})
@@ -317,10 +335,46 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	if err != nil {
 		return fmt.Errorf("start the child stage: %w", err)
 	}
-	s.out.spawned = true
 	s.leaderFD = fd
 	s.tree.leader = pid
+	threadsReady := reserveThreads()
+	<-s.signals.caught
+	word := targetEnv(s.job.env)
+	if s.job.prepare != nil {
+		word = append(word, s.job.prepare()...)
+	}
+	threadsReady()
+	if s.calledOff() {
+		s.abandon()
+		return nil
+	}
+	s.out.spawned = true
+	unix.Write(gate, word.encode()) // if this fails the child stage has, and said why
 	return nil
+}
+
+// calledOff reports whether the call ended before its target was started, and
+// notes what ended it.
+func (s *supervisor) calledOff() bool {
+	if sig, ok := s.cancelled(); ok {
+		s.out.reason, s.out.signal = reasonCancelled, sig
+		return true
+	}
+	if !time.Now().Before(s.job.deadline) {
+		s.out.reason = reasonTimeout
+		return true
+	}
+	return false
+}
+
+// abandon ends a child stage that waits at the gate.
+func (s *supervisor) abandon() {
+	unix.Kill(s.tree.leader, unix.SIGKILL)
+	s.tree.reapLeader()
+	if s.term != nil {
+		s.term.restore()
+	}
+	s.phase = finished
 }
 
 // cancelled returns the next signal that asks for an end.
