@@ -1,12 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,18 +28,18 @@ var stateDirs = []string{"/var/lib/pyplaypen", "/run/pyplaypen"}
 
 // A handoverRecord says how to put a directory right.
 type handoverRecord struct {
-	Path     []byte `json:"path"` // in base64, since it need not be UTF-8
-	Dev      uint64 `json:"dev"`
-	Ino      uint64 `json:"ino"`
-	Owner    int    `json:"owner"`     // before the first call
-	ChildUID int    `json:"child_uid"` // since then, if Handed
-	Handed   bool   `json:"handed"`
-	Files    bool   `json:"files"` // files of ChildUID below go back to Owner too
-	Since    int64  `json:"since"` // those made from this time on, in Unix nanoseconds
+	path     string
+	dev      uint64
+	ino      uint64
+	owner    int // before the first call
+	childUID int // since then, if handed
+	handed   bool
+	files    bool  // files of childUID below go back to owner too
+	since    int64 // those made from this time on, in Unix nanoseconds
 }
 
 func (r *handoverRecord) name() string {
-	return strconv.FormatUint(r.Dev, 10) + "-" + strconv.FormatUint(r.Ino, 10)
+	return strconv.FormatUint(r.dev, 10) + "-" + strconv.FormatUint(r.ino, 10)
 }
 
 // A handover is one call's part in it.
@@ -142,11 +143,11 @@ func enterLocked(state, dir int, path string, uid int, files bool) (*handover, e
 		return nil, err
 	}
 	want := handoverRecord{
-		Path: []byte(path), Dev: uint64(st.Dev), Ino: st.Ino, Owner: int(st.Uid), ChildUID: uid,
-		Handed: !passable(&st, uid, 3), Files: files, Since: time.Now().UnixNano(),
+		path: path, dev: uint64(st.Dev), ino: st.Ino, owner: int(st.Uid), childUID: uid,
+		handed: !passable(&st, uid, 3), files: files, since: time.Now().UnixNano(),
 	}
 	flags := unix.O_RDWR | unix.O_CLOEXEC | unix.O_NOFOLLOW
-	if want.Handed || files {
+	if want.handed || files {
 		flags |= unix.O_CREAT
 	}
 	fd, err := unix.Openat(state, want.name(), flags, 0o600)
@@ -183,16 +184,16 @@ func enterLocked(state, dir int, path string, uid int, files bool) (*handover, e
 func joinRecord(fd, dir int, want handoverRecord) error {
 	there, err := readRecord(fd)
 	if err != nil { // new and empty
-		if err := writeRecord(fd, &want); err != nil || !want.Handed {
+		if err := writeRecord(fd, &want); err != nil || !want.handed {
 			return err
 		}
-		return unix.Fchown(dir, want.ChildUID, -1)
+		return unix.Fchown(dir, want.childUID, -1)
 	}
-	if there.ChildUID != want.ChildUID {
-		return fmt.Errorf("a call that runs as uid %d has it", there.ChildUID)
+	if there.childUID != want.childUID {
+		return fmt.Errorf("a call that runs as uid %d has it", there.childUID)
 	}
-	if want.Files && !there.Files {
-		there.Files = true
+	if want.files && !there.files {
+		there.files = true
 		return writeRecord(fd, there)
 	}
 	return nil
@@ -270,7 +271,7 @@ func repairHandover(state, record int, name string) {
 		unix.Unlinkat(state, name, 0)
 		return
 	}
-	dir, err := unix.Open(string(r.Path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	dir, err := unix.Open(r.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		defer unix.Close(dir)
 		err = restoreHandover(state, record, dir, name)
@@ -293,18 +294,18 @@ func restoreHandover(state, record, dir int, name string) error {
 		return fmt.Errorf("read the record of the directory's owner: %w", err)
 	}
 	var st unix.Stat_t
-	if err := unix.Fstat(dir, &st); err != nil || uint64(st.Dev) != r.Dev || st.Ino != r.Ino {
-		return fmt.Errorf("restore the owner of %s: it is another directory now", r.Path)
+	if err := unix.Fstat(dir, &st); err != nil || uint64(st.Dev) != r.dev || st.Ino != r.ino {
+		return fmt.Errorf("restore the owner of %s: it is another directory now", r.path)
 	}
 	defer unix.Unlinkat(state, name, 0)
-	if r.Handed && int(st.Uid) == r.ChildUID {
-		if err := unix.Fchown(dir, r.Owner, -1); err != nil {
-			return fmt.Errorf("restore the owner of %s: %w", r.Path, err)
+	if r.handed && int(st.Uid) == r.childUID {
+		if err := unix.Fchown(dir, r.owner, -1); err != nil {
+			return fmt.Errorf("restore the owner of %s: %w", r.path, err)
 		}
 	}
-	if r.Files {
+	if r.files {
 		if err := giveBackFiles(dir, r, 0); err != nil {
-			return fmt.Errorf("give files below %s back: %w", r.Path, err)
+			return fmt.Errorf("give files below %s back: %w", r.path, err)
 		}
 	}
 	return nil
@@ -359,31 +360,50 @@ func giveBackPinned(fd int, r *handoverRecord, depth int) error {
 	if isDir {
 		below = giveBackFiles(fd, r, depth+1)
 	}
-	if int(st.Uid) == r.ChildUID && (isDir || st.Nlink == 1) && madeSince(fd, r.Since) {
-		own = chownPinned(fd, r.Owner, -1)
+	if int(st.Uid) == r.childUID && (isDir || st.Nlink == 1) && madeSince(fd, r.since) {
+		own = chownPinned(fd, r.owner, -1)
 	}
 	return cmp.Or(below, own)
 }
 
+// recordFormat begins a record: the numbers in the order of the struct, then the
+// path in hexadecimal digits, since it may hold any byte, then an end of line.
+const recordFormat = "1"
+
 // writeRecord replaces the text in a way that leaves a readable record at
-// every moment: the reader stops at the end of the first JSON value.
+// every moment: the reader stops at the end of the first line.
 func writeRecord(fd int, r *handoverRecord) error {
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	if n, err := unix.Pwrite(fd, text, 0); err != nil || n < len(text) {
+	text := strings.Join([]string{
+		recordFormat, strconv.FormatUint(r.dev, 10), strconv.FormatUint(r.ino, 10), strconv.Itoa(r.owner), strconv.Itoa(r.childUID),
+		strconv.FormatBool(r.handed), strconv.FormatBool(r.files), strconv.FormatInt(r.since, 10), hex.EncodeToString([]byte(r.path)),
+	}, " ") + "\n"
+	if n, err := unix.Pwrite(fd, []byte(text), 0); err != nil || n < len(text) {
 		return cmp.Or(err, error(unix.ENOSPC))
 	}
 	return unix.Ftruncate(fd, int64(len(text)))
 }
 
 func readRecord(fd int) (*handoverRecord, error) {
-	buf := make([]byte, 64<<10) // a path has 4 KiB at the most
+	buf := make([]byte, 16<<10) // a path has 4 KiB at the most
 	n, err := unix.Pread(fd, buf, 0)
 	if err != nil {
 		return nil, err
 	}
-	r := new(handoverRecord)
-	return r, json.NewDecoder(bytes.NewReader(buf[:n])).Decode(r)
+	line, _, whole := strings.Cut(string(buf[:n]), "\n")
+	f := strings.Split(line, " ")
+	if !whole || len(f) != 9 || f[0] != recordFormat {
+		return nil, errors.New("unknown format")
+	}
+	var r handoverRecord
+	var errs [8]error
+	r.dev, errs[0] = strconv.ParseUint(f[1], 10, 64)
+	r.ino, errs[1] = strconv.ParseUint(f[2], 10, 64)
+	r.owner, errs[2] = strconv.Atoi(f[3])
+	r.childUID, errs[3] = strconv.Atoi(f[4])
+	r.handed, errs[4] = strconv.ParseBool(f[5])
+	r.files, errs[5] = strconv.ParseBool(f[6])
+	r.since, errs[6] = strconv.ParseInt(f[7], 10, 64)
+	path, err := hex.DecodeString(f[8])
+	r.path, errs[7] = string(path), err
+	return &r, cmp.Or(errs[:]...)
 }

@@ -92,18 +92,16 @@ func blockadeBelow(dir, rest string, uid int) (blockade, bool) {
 }
 
 // systemDirectories are never handed to the child's uid, whatever they are
-// called here, nor are pyplaypen's own. Those that begin alike with /lib are
-// found by their prefix.
-var systemDirectories = []string{"/", "/bin", "/boot", "/dev", "/etc", "/home", "/opt", "/proc", "/root",
+// called here, nor are pyplaypen's own.
+var systemDirectories = []string{"/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/root",
 	"/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/var"}
 
 func isSystemDirectory(st *unix.Stat_t) bool {
-	libs, _ := filepath.Glob("/lib*")
 	own := slices.Clone(stateDirs)
 	for _, dir := range temporaryDirs() {
 		own = append(own, dir+"/"+privateDirsName())
 	}
-	for _, dir := range slices.Concat(libs, systemDirectories, own) {
+	for _, dir := range slices.Concat(systemDirectories, own) {
 		var s unix.Stat_t
 		if unix.Stat(dir, &s) == nil && s.Dev == st.Dev && s.Ino == st.Ino {
 			return true

@@ -262,10 +262,10 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 // while the target runs: it keeps a thread that has nothing to do, but dies if
 // it can't start one, which the target can bring about where a pids cap or the
 // user's process limit holds for both. Two threads may block in the sinks'
-// writes; the others are for the goroutines that run meanwhile. They start
-// beside the caller, which calls wait before the target starts.
+// writes, and as many run goroutines as GOMAXPROCS says. They start beside the
+// caller, which calls wait before the target starts.
 func reserveThreads() (wait func()) {
-	const threads = 5
+	const threads = 2 + 2
 	if runtime.GOMAXPROCS(0) > 2 {
 		runtime.GOMAXPROCS(2) // or the garbage collector wants one for each CPU
 	}
