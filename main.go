@@ -2,11 +2,10 @@
 // CI job or a developer's machine: wall clock, CPU, memory, processes, open
 // files, file size and output, with the whole process tree torn down at the end.
 //
-// Of what the runtime does at its start, these leave out what two short
-// processes a call have no use for: looking up the cgroup's CPU quota, now and
-// then again, and naming memory mappings.
+// Of what the runtime does, these leave out what short processes have no use
+// for: looking up the cgroup's CPU quota now and then, and naming memory
+// mappings.
 //
-//go:debug containermaxprocs=0
 //go:debug updatemaxprocs=0
 //go:debug decoratemappings=0
 package main
