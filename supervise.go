@@ -446,7 +446,7 @@ func (s *supervisor) advance(woken bool) {
 		switch s.phase {
 		case running:
 			s.out.reason, s.out.signal = reasonCancelled, sig
-			s.terminate()
+			s.terminate(nil)
 		case terminating: // asked twice: no more grace
 			s.kill()
 		}
@@ -455,7 +455,7 @@ func (s *supervisor) advance(woken bool) {
 	case running:
 		if !now.Before(s.job.deadline) {
 			s.out.reason = reasonTimeout
-			s.terminate()
+			s.terminate(nil)
 		} else if woken || s.wantsTerminal {
 			s.tree.sweep(0) // reaps what the target orphaned and is dead
 			s.jobControl()
@@ -527,17 +527,22 @@ func (s *supervisor) leaderExited() {
 			break
 		}
 	}
-	s.terminate()
+	s.terminate(s.out.leftovers)
 }
 
-func (s *supervisor) terminate() {
+// terminate asks the tree to end. What is known to be alive in it was looked up
+// just now, or is nil.
+func (s *supervisor) terminate(alive []process) {
 	s.phase = terminating
 	s.phaseEnd = time.Now().Add(s.job.killAfter)
 	if s.job.killAfter <= 0 {
 		s.kill()
 		return
 	}
-	s.tree.terminate(time.Now().Add(s.lookTime()))
+	if alive == nil {
+		alive = s.tree.descendants(time.Now().Add(s.lookTime()))
+	}
+	s.tree.terminate(alive)
 }
 
 // lookTime is how long a walk through the tree may take, during which nothing

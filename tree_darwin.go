@@ -48,7 +48,7 @@ func (t *tree) sweepKilling() (alive int) {
 	return 1
 }
 
-func (t *tree) terminate(time.Time) { t.signalGroup(unix.SIGTERM) }
+func (t *tree) terminate([]process) { t.signalGroup(unix.SIGTERM) }
 
 func (t *tree) signalGroup(sig syscall.Signal) {
 	unix.Kill(-t.leader, sig)

@@ -67,7 +67,7 @@ func newTree() (*tree, error) {
 	if sid, err := unix.Getsid(0); err == nil {
 		t.foreignSessions[sid] = true
 	}
-	for _, pid := range t.children(t.self) {
+	for _, pid := range t.children() {
 		t.foreign[pid] = true
 		if sid, err := unix.Getsid(pid); err == nil {
 			t.foreignSessions[sid] = true
@@ -92,7 +92,7 @@ func (t *tree) isForeign(pid int) bool {
 // making, alive or dead.
 func (t *tree) childrenRemain() bool {
 	if t.foreign != nil { // wait(2) can't leave these out
-		for _, pid := range t.children(t.self) {
+		for _, pid := range t.children() {
 			if !t.isForeign(pid) {
 				return true
 			}
@@ -113,7 +113,7 @@ func (t *tree) childrenRemain() bool {
 // alive. A child can't be reaped but here, so its pid is safe to signal.
 // Deeper descendants become children when their parents die.
 func (t *tree) sweep(sig syscall.Signal) (alive int) {
-	for _, pid := range t.children(t.self) {
+	for _, pid := range t.children() {
 		if pid == t.leader || t.isForeign(pid) {
 			continue
 		}
@@ -136,7 +136,7 @@ func (t *tree) sweep(sig syscall.Signal) (alive int) {
 func (t *tree) sweepKilling() (alive int) {
 	t.deniedAlive = 0
 	var dead []int
-	for _, pid := range t.children(t.self) {
+	for _, pid := range t.children() {
 		if pid == t.leader || t.isForeign(pid) {
 			continue
 		}
@@ -174,7 +174,11 @@ func (t *tree) killBelow(pid int) {
 	seen := map[int]bool{}
 	var walk func(int)
 	walk = func(pid int) {
-		for _, child := range t.children(pid) {
+		p, err := readProcess(pid)
+		if err != nil {
+			return
+		}
+		for _, child := range t.childrenOf(p) {
 			if !seen[child] {
 				seen[child] = true
 				t.signalDistant(child, unix.SIGKILL)
@@ -210,14 +214,15 @@ func (t *tree) reap(pid int) bool {
 	return true
 }
 
-// terminate sends SIGTERM to the leader's group and to every descendant outside
-// it that can be found until then. Stopped ones are continued, or it would not
-// reach them.
-func (t *tree) terminate(until time.Time) {
+// terminate sends SIGTERM to the leader's group and to the descendants outside
+// it. Stopped ones are continued, or it would not reach them.
+func (t *tree) terminate(descendants []process) {
 	t.signalGroup(unix.SIGTERM)
-	for _, p := range t.descendants(until) {
+	for _, p := range descendants {
+		// Who is in the group now was in it when it was signalled.
+		group, _ := unix.Getpgid(p.pid)
 		switch {
-		case p.group == t.leader:
+		case group == t.leader:
 			t.sent[p.pid] = unix.SIGTERM // sweep will not repeat it
 		case p.ppid != t.self: // sweep does the others
 			t.signalDistant(p.pid, unix.SIGTERM)
@@ -262,10 +267,10 @@ func (t *tree) signalDistant(pid int, sig syscall.Signal) {
 func (t *tree) descendants(until time.Time) []process {
 	var found []process
 	seen := map[int]bool{}
-	var walk func(pid int)
-	walk = func(pid int) {
-		for _, child := range t.children(pid) {
-			if seen[child] || time.Now().After(until) || pid == t.self && t.isForeign(child) {
+	var walk func(parent int, children []int)
+	walk = func(parent int, children []int) {
+		for _, child := range children {
+			if seen[child] || time.Now().After(until) || parent == t.self && t.isForeign(child) {
 				continue
 			}
 			seen[child] = true
@@ -274,12 +279,14 @@ func (t *tree) descendants(until time.Time) []process {
 			case err == nil && p.state != 'Z' && p.state != 'X':
 				found = append(found, p)
 			case err != nil && unix.Kill(child, 0) == unix.EPERM: // hidden by /proc's hidepid
-				found = append(found, process{pid: child, ppid: pid, name: "another user's process"})
+				found = append(found, process{pid: child, ppid: parent, name: "another user's process"})
 			}
-			walk(child)
+			if err == nil {
+				walk(child, t.childrenOf(p))
+			}
 		}
 	}
-	walk(t.self)
+	walk(t.self, t.children())
 	return found
 }
 
@@ -350,25 +357,34 @@ func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err err
 	return pid, fd, err
 }
 
-// children lists the children of a process. One that exits while the kernel
+// children lists the children of this process. One that exits while the kernel
 // makes the list may hide another (proc_pid_children(5)), so callers look again.
-func (t *tree) children(pid int) []int {
+func (t *tree) children() []int {
 	if t.scan {
-		return childrenByScan(pid)
+		return childrenByScan(t.self)
 	}
-	// The kernel lists children by the thread that is their parent.
-	var threads []int
-	if pid == t.self {
-		threads = append(threads, t.self) // which adopts orphans
-		if t.forkThread != 0 && t.forkThread != t.self {
-			threads = append(threads, t.forkThread)
-		}
-	} else if p, err := readProcess(pid); err == nil {
-		threads = append(threads, pid)
-		if p.threads > 1 {
-			threads = threadsOf(pid)
-		}
+	threads := []int{t.self} // which adopts orphans
+	if t.forkThread != 0 && t.forkThread != t.self {
+		threads = append(threads, t.forkThread)
 	}
+	return childrenOfThreads(t.self, threads)
+}
+
+// childrenOf does the same for another process.
+func (t *tree) childrenOf(p process) []int {
+	if t.scan {
+		return childrenByScan(p.pid)
+	}
+	threads := []int{p.pid}
+	if p.threads > 1 {
+		threads = threadsOf(p.pid)
+	}
+	return childrenOfThreads(p.pid, threads)
+}
+
+// childrenOfThreads asks thread by thread, as the kernel lists children by the
+// thread that is their parent.
+func childrenOfThreads(pid int, threads []int) []int {
 	var pids []int
 	for _, tid := range threads {
 		list, _ := readProc("/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/children")
