@@ -27,4 +27,4 @@ func chownPinned(fd, uid, gid int) error { return unix.Fchown(fd, uid, gid) }
 func allowReopen(int) {}
 
 // uidsInUse is not known here.
-func uidsInUse() map[int]bool { return nil }
+func uidsInUse() map[int]process { return nil }

@@ -137,8 +137,8 @@ type supervisor struct {
 	wakeRead, wakeWrite int
 	signals             chan os.Signal
 	cancels             chan syscall.Signal
-	stopAsked           atomic.Bool // SIGTSTP came
-	continued           atomic.Bool // SIGCONT came
+	stops               chan struct{} // SIGTSTP came
+	continued           atomic.Bool   // SIGCONT came
 
 	job  *job
 	tree *tree
@@ -176,28 +176,35 @@ func newSupervisor(signals chan os.Signal) (*supervisor, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{tree: t, threadsReady: reserveThreads(), withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
+	s := &supervisor{tree: t, threadsReady: reserveThreads(), withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), stops: make(chan struct{}, 1), leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
 	unix.SetNonblock(s.wakeRead, true)
 	unix.SetNonblock(s.wakeWrite, true)
+	for len(s.signals) > 0 { // what came before counts before anything else does
+		s.heed(<-s.signals)
+	}
 	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGCONT)
 	go func() {
 		for sig := range s.signals {
-			switch sig {
-			case unix.SIGCHLD:
-			case unix.SIGCONT:
-				s.continued.Store(true)
-			case unix.SIGTSTP:
-				s.stopAsked.Store(true)
-			default:
-				s.cancels <- sig.(syscall.Signal)
-			}
+			s.heed(sig)
 			s.wake()
 		}
 	}()
 	return s, nil
+}
+
+func (s *supervisor) heed(sig os.Signal) {
+	switch sig {
+	case unix.SIGCHLD:
+	case unix.SIGCONT:
+		s.continued.Store(true)
+	case unix.SIGTSTP:
+		notify(s.stops)
+	default:
+		s.cancels <- sig.(syscall.Signal)
+	}
 }
 
 // wake makes poll return. It may be called from any goroutine.
@@ -432,9 +439,13 @@ func (s *supervisor) jobControl() {
 		}
 		s.tree.signalGroup(unix.SIGCONT)
 	}
-	if s.stopAsked.Swap(false) && !orphanedGroup(os.Getpid()) {
-		unix.Kill(-s.tree.leader, unix.SIGSTOP)
-		unix.Kill(os.Getpid(), unix.SIGSTOP)
+	select {
+	case <-s.stops:
+		if !orphanedGroup(os.Getpid()) {
+			unix.Kill(-s.tree.leader, unix.SIGSTOP)
+			stopSelf()
+		}
+	default:
 	}
 	if s.term == nil {
 		return

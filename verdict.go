@@ -303,14 +303,19 @@ func leftoverNotice(list []process) string {
 }
 
 func firstFew(list []process) string {
-	const few = 5
-	var names []string
-	for _, p := range list[:min(few, len(list))] {
-		names = append(names, p.String())
+	names := make([]string, len(list))
+	for i, p := range list {
+		names[i] = p.String()
 	}
-	text := strings.Join(names, ", ")
-	if len(list) > few {
-		text += fmt.Sprintf(" and %d more", len(list)-few)
+	return few(names)
+}
+
+// few lists the first of them, and says how many more there are.
+func few(list []string) string {
+	const most = 5
+	text := strings.Join(list[:min(most, len(list))], ", ")
+	if len(list) > most {
+		text += fmt.Sprintf(" and %d more", len(list)-most)
 	}
 	return text
 }
