@@ -372,10 +372,11 @@ func (c *call) deliverLines(code int) int {
 
 func (c *call) flush(s *sink) (left int, sig syscall.Signal) {
 	var cancels chan syscall.Signal
+	var stops chan struct{}
 	if c.sup != nil {
-		cancels = c.sup.cancels
+		cancels, stops = c.sup.cancels, c.sup.stops
 	}
-	return s.flush(c.deadline, finalGrace, cancels)
+	return s.flush(c.deadline, finalGrace, cancels, stops)
 }
 
 // parseUID accepts the uids that a call may drop to.

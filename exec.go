@@ -131,7 +131,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 		return 0, err
 	}
 	x := &execCall{call: c, flags: f, python: f.Python, reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
-	if x.source, err = f.readSource(c.deadline); err != nil {
+	if x.source, err = f.readSource(c.deadline, c.signals); err != nil {
 		return 0, err
 	}
 	if x.cwd, err = os.Getwd(); err != nil {
@@ -199,9 +199,10 @@ func (f *execCmd) check() error {
 
 const builtinProjector = "numpy-pandas"
 
-// readSource does not wait for a pipe beyond the deadline. What comes of the
-// call then is a timeout, since nothing starts any more.
-func (f *execCmd) readSource(deadline time.Time) ([]byte, error) {
+// readSource does not wait for a pipe beyond the deadline or a signal. What comes
+// of the call then is a timeout, or what the signal makes of it, since nothing
+// starts any more.
+func (f *execCmd) readSource(deadline time.Time, signals chan os.Signal) ([]byte, error) {
 	if f.SelfCheck {
 		return nil, nil
 	}
@@ -224,14 +225,26 @@ func (f *execCmd) readSource(deadline time.Time) ([]byte, error) {
 	}()
 	late := time.NewTimer(time.Until(deadline) + sourceGrace)
 	defer late.Stop()
-	select {
-	case r := <-done:
-		if r.err != nil {
-			return nil, usageError("%w", r.err)
+	for {
+		select {
+		case r := <-done:
+			if r.err != nil {
+				return nil, usageError("%w", r.err)
+			}
+			return r.source, nil
+		case sig := <-signals:
+			if sig == unix.SIGTSTP {
+				stopSelf()
+				continue
+			}
+			select {
+			case signals <- sig: // for the supervisor
+			default: // which finds enough others
+			}
+			return nil, nil
+		case <-late.C:
+			return nil, nil
 		}
-		return r.source, nil
-	case <-late.C:
-		return nil, nil
 	}
 }
 

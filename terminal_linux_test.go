@@ -290,6 +290,59 @@ func TestSuspendWithoutTerminal(t *testing.T) {
 	k.code(130)
 }
 
+// TestSuspendWhileWaiting shows that Ctrl-Z stops pyplaypen as any program where
+// no target runs that it could be for, and fg has it go on.
+func TestSuspendWhileWaiting(t *testing.T) {
+	t.Parallel()
+	for name, try := range map[string]func(k *keyboard){
+		"for a slot": func(k *keyboard) {
+			k.types("pyplaypen run --max-concurrency 1 --slot-dir slots -- sh -c 'echo h\"\"eld; until test -e go; do sleep 0.01; done' &\n")
+			k.expect(`held\r\n`)
+			k.types("pyplaypen run --max-concurrency 1 --slot-dir slots -- echo i''n\n")
+			time.Sleep(300 * time.Millisecond)
+			k.types("\x1a")
+			k.expect(`Stopped(.|\n)*` + prompt)
+			k.types("touch go; fg\n")
+			k.expect(`\bin\r\n`)
+			k.expect(prompt)
+			k.code(0)
+		},
+		"for source": func(k *keyboard) {
+			k.types("pyplaypen exec -\n")
+			time.Sleep(300 * time.Millisecond)
+			k.types("\x1a")
+			k.expect(`Stopped(.|\n)*` + prompt)
+			k.types("fg\n")
+			k.expect(`fg\r\n(.|\n)*exec -\r\n`)
+			k.types("6 * 7\n\x04")
+			k.expect(`"return_value":42`)
+			k.expect(prompt)
+			k.types("pyplaypen exec -\n")
+			time.Sleep(300 * time.Millisecond)
+			k.types("\x03")
+			k.expect(`"type":"cancelled","message":"told to stop by SIGINT; nothing was started"`)
+			k.expect(prompt)
+			k.code(130)
+		},
+		"for the reader of its output": func(k *keyboard) {
+			k.types("pyplaypen run --buffer --limit stdout_bytes=1MiB -- seq 100000 | sh -c 'read x; echo reads $x; sleep 1; wc -l'\n")
+			k.expect(`reads 1\r\n`)
+			k.types("\x1a")
+			k.expect(`Stopped(.|\n)*` + prompt)
+			k.types("fg\n")
+			k.expect(`\b99999\r\n(.|\n)*` + prompt)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKeyboard(t)
+			k.types("stty cols 200\n")
+			k.expect(`cols 200\r\n(.|\n)*` + prompt)
+			try(k)
+		})
+	}
+}
+
 // signalJob signals the shell's one child.
 func (k *keyboard) signalJob(sig syscall.Signal) {
 	k.t.Helper()
