@@ -58,6 +58,7 @@ type call struct {
 	handover    *handover
 	environment *environment
 	env         []string
+	search      search
 
 	slots, uids *lockPool // to wait for; nil if there is no bound
 	locks       []int     // descriptors, of what it got
@@ -325,7 +326,7 @@ func (c *call) close() {
 func (c *call) newJob(argv []string, stdin int) *job {
 	j := &job{
 		argv: argv, env: c.env, stdin: stdin, deadline: c.deadline, killAfter: c.killFor,
-		spec: childSpec{uid: c.uid},
+		spec: childSpec{uid: c.uid, search: c.search},
 	}
 	if c.userNS {
 		enterUserNamespace(&j.attr)

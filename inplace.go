@@ -91,8 +91,7 @@ func (c *call) prepareLastWords(argv []string) lastWords {
 		o.records = append(o.records, childRecord{stepExec, at, errno})
 		w.whole = append(w.whole, lastWord{errno, prefix + oneLine(c.describeFailure(&o, argv)) + "\n"})
 	}
-	path, pathSet := lookupEnv(c.env, "PATH")
-	for _, candidate := range execCandidates(argv[0], path, pathSet) {
+	for _, candidate := range c.search.candidates(argv[0], c.env) {
 		w.prefix = append(w.prefix, prefix+oneLine("cannot run "+quoteName(argv[0])+": "+candidate+": "))
 	}
 	return w
@@ -145,8 +144,7 @@ func (f *runCmd) supervisorNeeds(c *call) []string {
 // once the target runs there is nobody left to tell that a program was skipped.
 func (c *call) foreseeSearch(argv []string) *outcome {
 	var o outcome
-	path, pathSet := lookupEnv(c.env, "PATH")
-	for i, candidate := range execCandidates(argv[0], path, pathSet) {
+	for i, candidate := range c.search.candidates(argv[0], c.env) {
 		if _, err := os.Stat(candidate); err != nil && !errors.Is(err, syscall.EACCES) {
 			continue
 		}

@@ -148,8 +148,7 @@ func (c *call) describeFailure(o *outcome, argv []string) string {
 	if r.step != stepExec {
 		return fmt.Sprintf("cannot run %s: %v: %v", quoteName(argv[0]), r.step, r.errno)
 	}
-	path, pathSet := lookupEnv(c.env, "PATH")
-	candidates := execCandidates(argv[0], path, pathSet)
+	candidates := c.search.candidates(argv[0], c.env)
 	at := min(int(r.index), len(candidates)-1)
 	skipped := make([]bool, len(candidates))
 	skipped[at] = r.errno == syscall.EACCES
@@ -269,8 +268,7 @@ func (c *call) skippedNotice(o *outcome, argv []string) string {
 	if c.uid < 0 {
 		return ""
 	}
-	path, pathSet := lookupEnv(c.env, "PATH")
-	candidates := execCandidates(argv[0], path, pathSet)
+	candidates := c.search.candidates(argv[0], c.env)
 	used, why := "", ""
 	for _, r := range o.records {
 		if int(r.index) >= len(candidates) {
