@@ -122,15 +122,20 @@ func (f *runCmd) supervisorNeeds(c *call) []string {
 			needs = append(needs, c.limits.assignment(id))
 		}
 	}
+	auditFile, auditSource := f.AuditFile.or("--audit-file", "PYPLAYPEN_AUDIT_FILE")
+	_, slotSource := setting(f.MaxConcurrency, "--max-concurrency", "PYPLAYPEN_MAX_CONCURRENCY")
+	uids, uidSource := setting(f.ChildUID, "--child-uid", "PYPLAYPEN_CHILD_UID")
+	// As everywhere, for a plain user the variable means nothing.
+	ownUID := strings.Contains(uids, "-") && (f.ChildUID != nil || c.uids != nil)
 	for _, flag := range []struct {
 		name string
 		set  bool
 	}{
 		{"--buffer", f.Buffer}, {"--merge-output", f.MergeOutput}, {"--json", f.JSON},
-		{"--restore-ownership", f.RestoreOwnership}, {"--kill-after", f.KillAfter != defaultCallFlags().KillAfter},
-		{"--request-id", f.RequestID != ""}, {"--audit-file", f.AuditFile != ""}, {"--audit-extra", f.AuditExtra != ""},
-		{"--report", f.Report != ""}, {"--max-concurrency", f.MaxConcurrency != nil || c.slots != nil}, {"--slot-dir", f.SlotDir != nil},
-		{"a range of uids", c.uids != nil},
+		{"--restore-ownership", f.RestoreOwnership}, {"--kill-after", f.KillAfter != nil},
+		{"--request-id", f.RequestID != ""}, {auditSource, auditFile != ""}, {"--audit-extra", f.AuditExtra != ""},
+		{"--report", f.Report != ""}, {slotSource, f.MaxConcurrency != nil || c.slots != nil}, {"--slot-dir", f.SlotDir != nil},
+		{uidSource + " with a range", ownUID},
 		{"PYPLAYPEN_AUDIT=1", switchedOn("PYPLAYPEN_AUDIT")}, {"PYPLAYPEN_BUFFER=1", switchedOn("PYPLAYPEN_BUFFER")},
 	} {
 		if flag.set {

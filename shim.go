@@ -54,7 +54,7 @@ func shim(arg0 string, args []string) (int, error) {
 	if keep.set {
 		os.Setenv("PATH", keep.path)
 	}
-	run := runCmd{callFlags: defaultCallFlags(), Stdin: true, behindShim: behind}
+	run := runCmd{Stdin: true, behindShim: behind}
 	return run.run(slices.Concat([]string{name}, args), start)
 }
 
