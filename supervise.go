@@ -172,6 +172,9 @@ func catchSignals() chan os.Signal {
 
 // newSupervisor makes ready to spawn. It heeds the signals caught.
 func newSupervisor(signals chan os.Signal) (*supervisor, error) {
+	if err := roomForOwn(); err != nil {
+		return nil, err
+	}
 	t, err := newTree()
 	if err != nil {
 		return nil, err
