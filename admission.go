@@ -17,9 +17,12 @@ import (
 // lock is an flock(2), which the kernel takes back when its holder dies, however
 // that comes about.
 //
-// The calls that wait form a queue, by a lock of its own: who holds it is the
-// only one to look for a free lock, again and again, while the others wait in
-// the kernel without a turn of the CPU.
+// The calls that wait for the same form a queue, by a lock of its own: who holds
+// it is at the head and looks for a free lock every few milliseconds, while the
+// others wait for it in the kernel, which lets them in one after the other. The
+// queue is a courtesy that nothing depends on, since its head may be stopped: who
+// finds a lock free at several looks in a row takes it from behind. Nor do looks
+// exclude each other, see take.
 
 // maxSlots is the largest --max-concurrency.
 const maxSlots = 32
@@ -33,9 +36,9 @@ type lockPool struct {
 	name   func(i int) string
 	queue  string
 	none   string // says that none is free
-	// shun, if there is one, tells of a lock that is better left to the last,
-	// free or not. It is asked for anew at each look.
-	shun func() func(i int) bool
+	// inUse, if there is one, says what has what the locks stand for, by their
+	// index, although no call has.
+	inUse func() map[int]string
 }
 
 // openSlots opens the pool of slots, or returns nil if nobody asked for a bound.
@@ -53,12 +56,12 @@ func openSlots(f *callFlags) (*lockPool, error) {
 		return nil, usageError("%s %q: want a number from 1 to %d", source, text, maxSlots)
 	}
 	p := &lockPool{
-		size: maxSlots, atOnce: int(n), queue: "queue",
+		size: maxSlots, atOnce: int(n), queue: "queue-" + strconv.FormatInt(n, 10),
 		name: func(i int) string { return "slot-" + strconv.Itoa(i) },
 	}
 	if f.SlotDir != nil {
 		p.path = *f.SlotDir
-		p.dir, err = openSlotDir(p.path)
+		p.dir, err = openSlotDir(p.path, p.queue)
 	} else {
 		p.dir, p.path, err = openLockDir("pyplaypen-slots-"+strconv.Itoa(os.Geteuid()), os.Getenv("XDG_RUNTIME_DIR"), "/run", "/tmp")
 	}
@@ -69,8 +72,9 @@ func openSlots(f *callFlags) (*lockPool, error) {
 	return p, nil
 }
 
-// openSlotDir opens a directory of the user's choice, and makes it if it is missing.
-func openSlotDir(path string) (int, error) {
+// openSlotDir opens a directory of the user's choice, and makes it, for this
+// user alone, if it is missing.
+func openSlotDir(path, queue string) (int, error) {
 	if path == "" {
 		return -1, errors.New("--slot-dir is empty")
 	}
@@ -81,10 +85,10 @@ func openSlotDir(path string) (int, error) {
 	if err != nil {
 		return -1, &os.PathError{Op: "open", Path: path, Err: err}
 	}
-	lock, err := openLock(fd, "queue", unix.O_CREAT)
+	lock, err := openLock(fd, queue, true)
 	if err != nil {
 		unix.Close(fd)
-		return -1, &os.PathError{Op: "open", Path: path + "/queue", Err: err}
+		return -1, &os.PathError{Op: "open", Path: path + "/" + queue, Err: err}
 	}
 	unix.Close(lock)
 	return fd, nil
@@ -133,9 +137,12 @@ func openUIDs(r uidRange) (*lockPool, error) {
 		none: "no free uid: calls have all of " + text,
 		// A call whose pyplaypen was killed leaves its uid, but maybe not all of
 		// its processes, and anybody else may use the number as well.
-		shun: func() func(int) bool {
-			used := uidsInUse()
-			return func(i int) bool { return used[r.first+i] }
+		inUse: func() map[int]string {
+			used := map[int]string{}
+			for uid, p := range uidsInUse() {
+				used[uid-r.first] = fmt.Sprintf("%v runs as uid %d", p, uid)
+			}
+			return used
 		},
 	}, nil
 }
@@ -154,19 +161,62 @@ func parseUIDs(text string) (uidRange, error) {
 	return uidRange{first, last, true}, err
 }
 
-// openLock opens a lock file of the pool's. Another user who shares the
-// directory may have made it, so that to read it must do.
-func openLock(dir int, name string, create int) (int, error) {
+// lockMode is that of a lock file, whatever the umask. Others who may use the
+// directory must read the file to lock it, and nobody has to write to it.
+const lockMode = 0o644
+
+// openLock opens a lock file of the pool's, which another user who shares the
+// directory may have made. In a directory where anybody may have put anything,
+// it follows no link and opens nothing but a plain file of one name: a lock on
+// any other would be one that somebody else may wait for.
+func openLock(dir int, name string, create bool) (int, error) {
+	for tries := 0; ; tries++ {
+		fd, err := openLockOnce(dir, name, create)
+		// Somebody else made it, right now; its mode comes a moment later.
+		if tries == 20 || err != unix.EEXIST && err != unix.EACCES {
+			return fd, err
+		}
+		if err == unix.EACCES {
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// errNoLock says that what has a lock's name is something else.
+var errNoLock = errors.New("not a plain file")
+
+func openLockOnce(dir int, name string, create bool) (int, error) {
 	const flags = unix.O_CLOEXEC | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_NOCTTY
-	fd, err := unix.Openat(dir, name, unix.O_RDWR|create|flags, 0o666)
+	// To write, although nothing is written: NFS wants that for an exclusive lock.
+	// O_CREAT is refused for somebody else's file in a directory that all may
+	// write to (fs.protected_regular, proc_sys_fs(5)), so it comes last.
+	fd, err := unix.Openat(dir, name, unix.O_RDWR|flags, 0)
 	if err == unix.EACCES {
 		fd, err = unix.Openat(dir, name, unix.O_RDONLY|flags, 0)
 	}
-	return fd, err
+	if err == unix.ENOENT && create {
+		fd, err = unix.Openat(dir, name, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|flags, 0o600)
+		if err == nil {
+			unix.Fchmod(fd, lockMode)
+		}
+		return fd, err
+	}
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	if err = unix.Fstat(fd, &st); err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1) {
+		err = errNoLock
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // tryLock takes a lock if it is free, and else returns EWOULDBLOCK.
-func (p *lockPool) tryLock(name string, create int) (int, error) {
+func (p *lockPool) tryLock(name string, create bool) (int, error) {
 	fd, err := openLock(p.dir, name, create)
 	if err != nil {
 		return -1, err
@@ -178,155 +228,195 @@ func (p *lockPool) tryLock(name string, create int) (int, error) {
 	return fd, nil
 }
 
-// take takes the first free lock that is not shunned, or else the first free
-// one, unless atOnce of them are taken; fd is -1 then. Only who holds the queue
-// may call it, so that nobody else's look is mistaken for a call.
-func (p *lockPool) take() (fd, index int, err error) {
-	var shunned func(int) bool
-	fd, taken := -1, 0
-	spare, spareIndex := -1, 0
-	defer func() {
-		switch {
-		case spare < 0:
-		case fd < 0 && err == nil && taken < p.atOnce:
-			fd, index = spare, spareIndex
-		default:
-			unix.Close(spare)
-		}
-	}()
+// A find is what a look for a free lock came to.
+type find struct {
+	fd, index int      // fd is -1 if none was to be had
+	inUse     []string // what of the pool's was free but in use all the same
+}
+
+// take takes the first free lock, unless atOnce of them are taken. Those that
+// something else than a call uses are passed over.
+//
+// It needs no other look to wait. A lock of another call's is counted in any
+// case: one before the lock that is taken was found locked, or it would have
+// been taken, and one behind it is looked at afterwards. So of two calls that
+// get in the later one has seen the earlier. All that looks at the same time can
+// bring about is that each takes the other for a call, and looks again.
+func (p *lockPool) take() (f find, err error) {
+	f.fd = -1
+	var inUse map[int]string
+	taken := 0
 	for i := range p.size {
-		if fd >= 0 && taken+p.size-i < p.atOnce {
+		if f.fd >= 0 && taken+p.size-i < p.atOnce {
 			break // whatever the others are
 		}
-		create := unix.O_CREAT
-		if fd >= 0 {
-			create = 0
-		}
-		lock, err := p.tryLock(p.name(i), create)
+		lock, err := p.tryLock(p.name(i), f.fd < 0)
 		switch {
 		case err == unix.EWOULDBLOCK:
 			taken++
 		case err == unix.ENOENT:
 		case err != nil:
-			if fd >= 0 {
-				unix.Close(fd)
-			}
-			return -1, 0, &os.PathError{Op: "lock", Path: p.path + "/" + p.name(i), Err: err}
-		case fd < 0:
-			if p.shun != nil && shunned == nil {
-				shunned = p.shun()
-			}
-			switch {
-			case shunned == nil || !shunned(i):
-				fd, index = lock, i
-			case spare < 0:
-				spare, spareIndex = lock, i
-			default:
-				unix.Close(lock)
-			}
-		default:
+			f.drop()
+			return f, &os.PathError{Op: "lock", Path: p.path + "/" + p.name(i), Err: err}
+		case f.fd >= 0:
 			unix.Close(lock)
-		}
-	}
-	if fd >= 0 && taken >= p.atOnce {
-		unix.Close(fd)
-		fd = -1
-	}
-	return fd, index, nil
-}
-
-// A ticket is what came of the wait for a lock.
-type ticket struct {
-	fd, index int
-	err       error
-}
-
-// errNotYet is the ticket's where there is nothing to be had without waiting.
-var errNotYet = errors.New("none is free")
-
-// takeAtOnce takes a lock if that needs no waiting. The queue stays locked and
-// open if it is the caller's.
-func (p *lockPool) takeAtOnce(queue int) (t ticket, head bool) {
-	if err := flock(queue, unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if err != unix.EWOULDBLOCK {
-			return ticket{-1, 0, &os.PathError{Op: "lock", Path: p.path + "/" + p.queue, Err: err}}, false
-		}
-		return ticket{-1, 0, errNotYet}, false
-	}
-	fd, index, err := p.take()
-	if fd < 0 && err == nil {
-		err = errNotYet
-	}
-	return ticket{fd, index, err}, true
-}
-
-// These are how often the head of the queue looks.
-const (
-	firstLook = time.Millisecond
-	lastLook  = 10 * time.Millisecond
-)
-
-// wait stands in the queue until it has a lock, and sends what came of it,
-// unless stop is closed.
-func (p *lockPool) wait(queue int, head bool, got chan<- ticket, stop <-chan struct{}) {
-	defer unix.Close(queue)
-	var t ticket
-	if !head {
-		if err := flock(queue, unix.LOCK_EX); err != nil {
-			t = ticket{-1, 0, &os.PathError{Op: "lock", Path: p.path + "/" + p.queue, Err: err}}
-		}
-	}
-	for pause := firstLook; t.err == nil; pause = min(2*pause, lastLook) {
-		select {
-		case <-stop:
-			return
 		default:
+			if p.inUse != nil && inUse == nil {
+				inUse = p.inUse()
+			}
+			if text, used := inUse[i]; used {
+				f.inUse = append(f.inUse, text)
+				unix.Close(lock)
+			} else {
+				f.fd, f.index = lock, i
+			}
 		}
-		if t.fd, t.index, t.err = p.take(); t.fd >= 0 {
+		if taken >= p.atOnce {
+			f.drop()
 			break
 		}
-		time.Sleep(pause)
 	}
-	select {
-	case got <- t:
-	case <-stop:
-		if t.fd >= 0 {
-			unix.Close(t.fd)
+	return f, nil
+}
+
+func (f *find) drop() {
+	if f.fd >= 0 {
+		unix.Close(f.fd)
+		f.fd = -1
+	}
+}
+
+// These are how often a call that waits looks for a free lock: at the head of
+// the queue, and behind it. The latter also where only what is in use otherwise
+// is in the way, since that takes a look at all processes.
+const (
+	firstLook  = time.Millisecond
+	lastLook   = 10 * time.Millisecond
+	behindLook = 100 * time.Millisecond
+)
+
+// enoughLooks is how often in a row a call behind the head must have found a
+// lock free before it takes it: the head, which looks ten times as often, is
+// stopped then.
+const enoughLooks = 3
+
+// A place is a call's in the queue.
+type place struct {
+	queue int // descriptor
+	head  bool
+	turn  chan error // what came of the wait for the head
+	gone  chan struct{}
+}
+
+// wait waits for the head without waiting here. A lock that is waited for in
+// flock(2) can't be given up, so that until it comes the descriptor is this
+// goroutine's.
+func (p *place) wait() {
+	go func() {
+		err := flock(p.queue, unix.LOCK_EX)
+		select {
+		case p.turn <- err:
+		case <-p.gone:
+			unix.Close(p.queue)
 		}
+	}()
+}
+
+// stop lets others be the head while this process is stopped. One that
+// waits in flock(2) leaves the kernel's list by itself when it is stopped.
+func (p *place) stop() {
+	if p.head {
+		flock(p.queue, unix.LOCK_UN)
+	}
+	stopSelf()
+	if p.head {
+		p.head = false
+		p.wait()
+	}
+}
+
+func (p *place) leave() {
+	close(p.gone)
+	if p.head {
+		unix.Close(p.queue)
 	}
 }
 
 // enter takes one of the pool's locks for the call. It waits for one until the
 // call's deadline or a signal, and then returns the call's outcome.
-func (p *lockPool) enter(deadline time.Time, cancels <-chan syscall.Signal) (lock, index int, _ *outcome) {
-	failed := func(why reason, err error) (int, int, *outcome) {
-		return -1, 0, &outcome{reason: why, err: err}
+func (p *lockPool) enter(deadline time.Time, cancels <-chan syscall.Signal, stops <-chan struct{}) (find, *outcome) {
+	failed := func(why reason, err error) (find, *outcome) {
+		return find{fd: -1}, &outcome{reason: why, err: err}
 	}
-	queue, err := openLock(p.dir, p.queue, unix.O_CREAT)
+	queuePath := p.path + "/" + p.queue
+	queue, err := openLock(p.dir, p.queue, true)
 	if err != nil {
-		return failed(reasonFailed, &os.PathError{Op: "open", Path: p.path + "/" + p.queue, Err: err})
+		return failed(reasonFailed, &os.PathError{Op: "open", Path: queuePath, Err: err})
 	}
-	t, head := p.takeAtOnce(queue)
-	if t.err != errNotYet {
-		unix.Close(queue)
-	} else {
-		got, stop := make(chan ticket), make(chan struct{})
-		defer close(stop)
-		go p.wait(queue, head, got, stop)
-		timer := time.NewTimer(time.Until(deadline))
-		defer timer.Stop()
-		select {
-		case t = <-got:
-		case sig := <-cancels:
-			return -1, 0, &outcome{reason: reasonCancelled, signal: sig}
-		case <-timer.C:
-			return failed(reasonBusy, errors.New(p.none))
+	at := &place{queue: queue, head: true, turn: make(chan error), gone: make(chan struct{})}
+	defer at.leave()
+	var f find
+	switch err := flock(queue, unix.LOCK_EX|unix.LOCK_NB); err {
+	case nil:
+		if f, err = p.take(); err != nil {
+			return failed(reasonFailed, err)
 		}
+		if f.fd >= 0 {
+			return f, nil
+		}
+	case unix.EWOULDBLOCK:
+		at.head = false
+		at.wait()
+	default:
+		return failed(reasonFailed, &os.PathError{Op: "lock", Path: queuePath, Err: err})
 	}
-	if t.err != nil {
-		return failed(reasonFailed, t.err)
+	late, next := time.NewTimer(time.Until(deadline)), time.NewTimer(behindLook)
+	defer late.Stop()
+	defer next.Stop()
+	for pause, found := firstLook, 0; ; {
+		switch {
+		case !at.head || len(f.inUse) > 0:
+			next.Reset(behindLook)
+		default:
+			next.Reset(pause)
+			pause = min(2*pause, lastLook)
+		}
+		select {
+		case err := <-at.turn:
+			at.head = true
+			if err != nil {
+				return failed(reasonFailed, &os.PathError{Op: "lock", Path: queuePath, Err: err})
+			}
+		case <-next.C:
+		case <-stops:
+			at.stop()
+			found = 0
+			continue
+		case sig := <-cancels:
+			return find{fd: -1}, &outcome{reason: reasonCancelled, signal: sig}
+		case <-late.C:
+			return failed(reasonBusy, errors.New(p.busy(f.inUse)))
+		}
+		if f, err = p.take(); err != nil {
+			return failed(reasonFailed, err)
+		}
+		if f.fd < 0 {
+			found = 0
+			continue
+		}
+		if found++; at.head || found == enoughLooks {
+			return f, nil
+		}
+		f.drop()
 	}
-	return t.fd, t.index, nil
+}
+
+// busy says why there is none.
+func (p *lockPool) busy(inUse []string) string {
+	if len(inUse) == 0 {
+		return p.none
+	}
+	return p.none + " that are not in use outside of calls: " + few(inUse)
 }
 
 // admit waits for the call's slot and its uid, whichever it needs. If it does
@@ -343,19 +433,22 @@ func (c *call) admit() *outcome {
 		<-c.signals.caught
 	}
 	if c.slots != nil {
-		lock, _, o := c.slots.enter(c.deadline, c.sup.cancels)
+		f, o := c.slots.enter(c.deadline, c.sup.cancels, c.sup.stops)
 		if o != nil {
 			return o
 		}
-		c.locks = append(c.locks, lock)
+		c.locks = append(c.locks, f.fd)
 	}
 	if c.uids != nil {
-		lock, index, o := c.uids.enter(c.deadline, c.sup.cancels)
+		f, o := c.uids.enter(c.deadline, c.sup.cancels, c.sup.stops)
 		if o != nil {
 			return o
 		}
-		c.locks = append(c.locks, lock)
-		c.uid += index
+		c.locks = append(c.locks, f.fd)
+		c.uid += f.index
+		if len(f.inUse) > 0 {
+			c.notices = append(c.notices, "uids in use outside of calls passed over: "+few(f.inUse))
+		}
 	}
 	return nil
 }

@@ -19,11 +19,11 @@ import (
 type callFlags struct {
 	Limit      []string `sep:"none" placeholder:"NAME=VALUE" help:"Set a limit; repeatable, the last one of a name wins."`
 	ChildUID   *string  `name:"child-uid" placeholder:"N" help:"As root: the uid and gid that the call drops to (default 65534; also PYPLAYPEN_CHILD_UID). A-B: a free one of the range, for this call alone."`
-	KillAfter  string   `default:"1" placeholder:"SECONDS" help:"Grace between SIGTERM and SIGKILL at teardown (default 1)."`
-	RequestID  string   `name:"request-id" placeholder:"ID" help:"Name of this call in the audit record: 1 to 128 of [A-Za-z0-9._-], not starting with a dot (default random)."`
-	AuditFile  string   `placeholder:"PATH" env:"PYPLAYPEN_AUDIT_FILE" help:"Append one audit record as a line of JSON."`
-	AuditExtra string   `placeholder:"JSON" help:"A JSON object to copy into the audit record."`
-	Report     string   `placeholder:"PATH" help:"Write one JSON object at the end: how the call ended and what it used; - for stderr."`
+	KillAfter  *string  `placeholder:"SECONDS" help:"Grace between SIGTERM and SIGKILL at teardown (default 1)."`
+	RequestID  word     `name:"request-id" placeholder:"ID" help:"Name of this call in the audit record: 1 to 128 of [A-Za-z0-9._-], not starting with a dot (default random)."`
+	AuditFile  word     `placeholder:"PATH" help:"Append one audit record as a line of JSON (also PYPLAYPEN_AUDIT_FILE)."`
+	AuditExtra word     `placeholder:"JSON" help:"A JSON object to copy into the audit record."`
+	Report     word     `placeholder:"PATH" help:"Write one JSON object at the end: how the call ended and what it used; - for stderr."`
 
 	Env      []string `sep:"none" placeholder:"NAME[=VALUE]" help:"Set a variable, or with --clean-env let the caller's through; repeatable."`
 	CleanEnv bool     `help:"Keep the caller's environment from the target, but for PATH, HOME, TMPDIR, LANG, TERM and what --env names."`
@@ -31,6 +31,9 @@ type callFlags struct {
 	MaxConcurrency *string `placeholder:"N" help:"Let at most N calls, 1 to 32, run at once among those that share the slot directory, and wait for the others within wall_seconds (also PYPLAYPEN_MAX_CONCURRENCY)."`
 	SlotDir        *string `placeholder:"DIR" help:"Directory of the slots, made if missing (default: this user's own below $XDG_RUNTIME_DIR, /run or /tmp)."`
 }
+
+// defaultGrace is that of --kill-after.
+const defaultGrace = time.Second
 
 // A call is one bounded process from its flags to its record.
 type call struct {
@@ -59,6 +62,7 @@ type call struct {
 	environment *environment
 	env         []string
 	late        goAhead // what is added to env once the child stage runs
+	search      search
 
 	slots, uids *lockPool // to wait for; nil if there is no bound
 	locks       []int     // descriptors, of what it got
@@ -94,22 +98,26 @@ func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	grace, err := parseSeconds(f.KillAfter)
-	if err != nil {
-		return nil, usageError("--kill-after %q: %w", f.KillAfter, err)
+	c.killFor = defaultGrace
+	if f.KillAfter != nil {
+		grace, err := parseSeconds(*f.KillAfter)
+		if err != nil {
+			return nil, usageError("--kill-after %q: %w", *f.KillAfter, err)
+		}
+		c.killFor = time.Duration(grace)
 	}
-	c.killFor = time.Duration(grace)
-	if f.RequestID != "" && !validRequestID(f.RequestID) {
+	if f.RequestID != "" && !validRequestID(string(f.RequestID)) {
 		return nil, usageError("--request-id %q: want 1 to 128 characters of A-Z a-z 0-9 . _ -, not starting with a dot", f.RequestID)
 	}
-	c.id = f.RequestID
-	if c.audit, err = newAudit(f.AuditFile, f.AuditExtra); err != nil {
+	c.id = string(f.RequestID)
+	auditFile, _ := f.AuditFile.or("--audit-file", "PYPLAYPEN_AUDIT_FILE")
+	if c.audit, err = newAudit(auditFile, string(f.AuditExtra)); err != nil {
 		return nil, err
 	}
-	if f.Report != "" && f.Report == f.AuditFile {
+	if f.Report != "" && string(f.Report) == auditFile {
 		return nil, usageError("--report %s: is the audit file, which a report would empty", f.Report)
 	}
-	c.report = newReport(f.Report)
+	c.report = newReport(string(f.Report))
 	if c.environment, err = newEnvironment(f.Env, f.CleanEnv); err != nil {
 		return nil, err
 	}
@@ -337,7 +345,7 @@ func (c *call) close() {
 func (c *call) newJob(argv []string, stdin int) *job {
 	j := &job{
 		argv: argv, env: c.env, stdin: stdin, deadline: c.deadline, killAfter: c.killFor,
-		spec: childSpec{uid: c.uid},
+		spec: childSpec{uid: c.uid, search: c.search},
 	}
 	if c.userNS {
 		enterUserNamespace(&j.attr)
@@ -384,10 +392,11 @@ func (c *call) deliverLines(code int) int {
 
 func (c *call) flush(s *sink) (left int, sig syscall.Signal) {
 	var cancels chan syscall.Signal
+	var stops chan struct{}
 	if c.sup != nil {
-		cancels = c.sup.cancels
+		cancels, stops = c.sup.cancels, c.sup.stops
 	}
-	return s.flush(c.deadline, finalGrace, cancels)
+	return s.flush(c.deadline, finalGrace, cancels, stops)
 }
 
 // parseUID accepts the uids that a call may drop to.

@@ -19,6 +19,7 @@ type childSpec struct {
 	uid      int    // uid and gid to drop to; -1 for none
 	passFDs  []int  // descriptors that the target keeps, besides 0, 1 and 2
 	rlimits  []rlim // set in this order, last of all
+	search   search
 }
 
 // An rlim is one rlimit to set, never above the hard limit already in force.
@@ -27,7 +28,25 @@ type rlim struct {
 	soft, hard uint64
 }
 
-// encode writes the spec as "status gate parent uid fd:fd:... resource:soft:hard ...".
+// A search is where the target is looked for if that is not its own PATH.
+type search struct {
+	path string
+	set  bool
+}
+
+// candidates lists the paths that execvp(3) would try for a command name.
+func (s search) candidates(name string, env []string) []string {
+	if !s.set {
+		s.path, s.set = lookupEnv(env, "PATH")
+	}
+	return execCandidates(name, s.path, s.set)
+}
+
+// searchMark begins what is last in a spec, and goes on to its end.
+const searchMark = " PATH="
+
+// encode writes the spec as "status gate parent uid fd:fd:... resource:soft:hard ...",
+// and " PATH=..." for a search.
 func (s *childSpec) encode() string {
 	var b strings.Builder
 	b.WriteString(strconv.Itoa(s.statusFD) + " " + strconv.Itoa(s.gateFD) + " " + strconv.Itoa(s.parent) + " " + strconv.Itoa(s.uid) + " ")
@@ -40,15 +59,19 @@ func (s *childSpec) encode() string {
 	for _, r := range s.rlimits {
 		b.WriteString(" " + strconv.Itoa(r.resource) + ":" + strconv.FormatUint(r.soft, 10) + ":" + strconv.FormatUint(r.hard, 10))
 	}
+	if s.search.set {
+		b.WriteString(searchMark + s.search.path)
+	}
 	return b.String()
 }
 
 func decodeChildSpec(text string) (*childSpec, bool) {
+	s := new(childSpec)
+	text, s.search.path, s.search.set = strings.Cut(text, searchMark)
 	fields := strings.Split(text, " ")
 	if len(fields) < 5 {
 		return nil, false
 	}
-	s := new(childSpec)
 	for i, p := range []*int{&s.statusFD, &s.gateFD, &s.parent, &s.uid} {
 		n, err := strconv.Atoi(fields[i])
 		if err != nil {

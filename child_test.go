@@ -15,6 +15,8 @@ func TestChildSpecRoundTrip(t *testing.T) {
 		{statusFD: 9, parent: 4194304, uid: 4294967294, passFDs: []int{4, 3, 1000000},
 			rlimits: []rlim{{1, 0, 0}, {7, 256, 256}, {9, math.MaxUint64, math.MaxUint64}}},
 		{statusFD: 3, parent: 2, uid: 1, rlimits: []rlim{{0, 25, 26}}},
+		{statusFD: 3, parent: 2, uid: -1, search: search{"", true}},
+		{statusFD: 3, parent: 2, uid: 1, passFDs: []int{5}, rlimits: []rlim{{0, 25, 26}}, search: search{"/a b: PATH=/c :", true}},
 	} {
 		got, ok := decodeChildSpec(want.encode())
 		if !ok || !reflect.DeepEqual(*got, want) {

@@ -131,7 +131,7 @@ func capNotice(l *limits, cap pidsCap) string {
 type enforcementCmd struct {
 	JSON     bool    `name:"json" help:"Print one JSON object with, for each limit, its default, the number in force and an explanation."`
 	ChildUID *string `name:"child-uid" placeholder:"N" help:"Answer for calls with this --child-uid, N or A-B (also PYPLAYPEN_CHILD_UID)."`
-	Check    string  `placeholder:"NAME[,NAME]" help:"Print nothing; exit 0 if all of these limits are enforced, 1 if not."`
+	Check    word    `placeholder:"NAME[,NAME]" help:"Print nothing; exit 0 if all of these limits are enforced, 1 if not."`
 }
 
 func (*enforcementCmd) Help() string {
@@ -150,7 +150,7 @@ const containerResources = "container_resources"
 func (f *enforcementCmd) run() (int, error) {
 	var checked []limitID
 	if f.Check != "" {
-		for name := range strings.SplitSeq(f.Check, ",") {
+		for name := range strings.SplitSeq(string(f.Check), ",") {
 			id, ok := findLimit(strings.TrimSpace(name))
 			if !ok {
 				return 0, usageError("--check %q: unknown name; the limits are %s", name, strings.Join(limitNames(), ", "))

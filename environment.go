@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -88,4 +89,24 @@ func setting(flag *string, flagName, variable string) (value, source string) {
 		return *flag, flagName
 	}
 	return os.Getenv(variable), variable
+}
+
+// A word is the value of a flag to which an empty one would mean nothing, so
+// that it is refused; empty, the flag was not given.
+type word string
+
+func (w *word) UnmarshalText(text []byte) error {
+	if len(text) == 0 {
+		return errors.New("is empty")
+	}
+	*w = word(text)
+	return nil
+}
+
+// or is setting for a word.
+func (w word) or(flagName, variable string) (value, source string) {
+	if w != "" {
+		return string(w), flagName
+	}
+	return setting(nil, flagName, variable)
 }

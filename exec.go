@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/hex"
@@ -24,11 +25,11 @@ type execCmd struct {
 	callFlags
 	File            string   `arg:"" optional:"" help:"File with Python source; - for stdin."`
 	Code            []string `short:"c" sep:"none" placeholder:"CODE" help:"Python source."`
-	Python          string   `default:"python3" env:"PYPLAYPEN_PYTHON" placeholder:"PATH" help:"Interpreter, looked up on PATH with the rights of the call."`
-	ArtifactDir     string   `placeholder:"DIR" help:"Keep files that the code writes below DIR/sandbox-runs; made if missing (default .)."`
-	GlobalsProvider string   `placeholder:"MODULE:FUNCTION" help:"Called in the child for a dict of globals."`
-	TypeProjector   string   `placeholder:"MODULE:FUNCTION" help:"Called with values that have no JSON form; numpy-pandas is built in."`
-	Extra           string   `placeholder:"JSON" help:"A JSON object to hand on to the globals provider."`
+	Python          word     `placeholder:"PATH" help:"Interpreter, looked up on PATH with the rights of the call (default python3; also PYPLAYPEN_PYTHON)."`
+	ArtifactDir     word     `placeholder:"DIR" help:"Keep files that the code writes below DIR/sandbox-runs; made if missing (default .)."`
+	GlobalsProvider word     `placeholder:"MODULE:FUNCTION" help:"Called in the child for a dict of globals."`
+	TypeProjector   word     `placeholder:"MODULE:FUNCTION" help:"Called with values that have no JSON form; numpy-pandas is built in."`
+	Extra           word     `placeholder:"JSON" help:"A JSON object to hand on to the globals provider."`
 	WarnOnly        bool     `help:"Run although a limit is not enforced here (also PYPLAYPEN_WARN_ONLY=1)."`
 	SelfCheck       bool     `help:"Run no code; start the interpreter, resolve provider and projector, and say so."`
 }
@@ -130,8 +131,9 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	x := &execCall{call: c, flags: f, python: f.Python, reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
-	if x.source, err = f.readSource(c.deadline); err != nil {
+	python, _ := f.Python.or("--python", "PYPLAYPEN_PYTHON")
+	x := &execCall{call: c, flags: f, python: cmp.Or(python, "python3"), reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
+	if x.source, err = f.readSource(c.deadline, c.signals.came); err != nil {
 		return 0, err
 	}
 	if x.cwd, err = os.Getwd(); err != nil {
@@ -150,7 +152,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	}
 	if !f.SelfCheck && o == nil {
 		<-c.signals.caught
-		if x.workspace, err = newWorkspace(f.ArtifactDir, c.id, c.uid); err != nil {
+		if x.workspace, err = newWorkspace(string(f.ArtifactDir), c.id, c.uid); err != nil {
 			return 0, err
 		}
 		defer x.workspace.close()
@@ -180,17 +182,15 @@ func (f *execCmd) check() error {
 		return usageError("exec: --self-check takes no source")
 	case !f.SelfCheck && sources != 1:
 		return usageError("exec: want exactly one of FILE, - and -c CODE")
-	case f.Python == "":
-		return usageError("exec: --python is empty")
 	}
-	for name, value := range map[string]string{"--globals-provider": f.GlobalsProvider, "--type-projector": f.TypeProjector} {
+	for name, value := range map[string]string{"--globals-provider": string(f.GlobalsProvider), "--type-projector": string(f.TypeProjector)} {
 		module, function, ok := strings.Cut(value, ":")
 		if value != "" && (!ok || module == "" || function == "") && !(name == "--type-projector" && value == builtinProjector) {
 			return usageError("%s %q: want MODULE:FUNCTION", name, value)
 		}
 	}
 	if f.Extra != "" {
-		if _, err := jsonObject(f.Extra); err != nil {
+		if _, err := jsonObject(string(f.Extra)); err != nil {
 			return usageError("--extra: %w", err)
 		}
 	}
@@ -199,9 +199,10 @@ func (f *execCmd) check() error {
 
 const builtinProjector = "numpy-pandas"
 
-// readSource does not wait for a pipe beyond the deadline. What comes of the
-// call then is a timeout, since nothing starts any more.
-func (f *execCmd) readSource(deadline time.Time) ([]byte, error) {
+// readSource does not wait for a pipe beyond the deadline or a signal. What comes
+// of the call then is a timeout, or what the signal makes of it, since nothing
+// starts any more.
+func (f *execCmd) readSource(deadline time.Time, signals chan os.Signal) ([]byte, error) {
 	if f.SelfCheck {
 		return nil, nil
 	}
@@ -224,14 +225,26 @@ func (f *execCmd) readSource(deadline time.Time) ([]byte, error) {
 	}()
 	late := time.NewTimer(time.Until(deadline) + sourceGrace)
 	defer late.Stop()
-	select {
-	case r := <-done:
-		if r.err != nil {
-			return nil, usageError("%w", r.err)
+	for {
+		select {
+		case r := <-done:
+			if r.err != nil {
+				return nil, usageError("%w", r.err)
+			}
+			return r.source, nil
+		case sig := <-signals:
+			if sig == unix.SIGTSTP {
+				stopSelf()
+				continue
+			}
+			select {
+			case signals <- sig: // for the supervisor
+			default: // which finds enough others
+			}
+			return nil, nil
+		case <-late.C:
+			return nil, nil
 		}
-		return r.source, nil
-	case <-late.C:
-		return nil, nil
 	}
 }
 
@@ -392,8 +405,8 @@ func (x *execCall) request(setOpenFiles bool) []byte {
 	f := x.flags
 	number := func(id limitID) string { return x.limits.text(id) }
 	fields := [][2]string{
-		{"code", string(x.source)}, {"cwd", x.cwd}, {"request_id", x.id}, {"extra", f.Extra},
-		{"provider", f.GlobalsProvider}, {"projector", f.TypeProjector},
+		{"code", string(x.source)}, {"cwd", x.cwd}, {"request_id", x.id}, {"extra", string(f.Extra)},
+		{"provider", string(f.GlobalsProvider)}, {"projector", string(f.TypeProjector)},
 		{"return_value_bytes", number(returnValueBytes)}, {"result_frame_bytes", number(resultFrameBytes)},
 		{"open_files", number(openFiles)}, {"memory_bytes", number(memoryBytes)}, {"file_bytes", number(fileBytes)},
 		{"process_count", "-"}, {"self_check", ""}, {"set_open_files", ""},

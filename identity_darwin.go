@@ -28,7 +28,7 @@ func chownPinned(fd, uid, gid int) error { return unix.Fchown(fd, uid, gid) }
 func allowReopen(int) {}
 
 // uidsInUse is not known here.
-func uidsInUse() map[int]bool { return nil }
+func uidsInUse() map[int]process { return nil }
 
 // hasAttributes reports whether a directory has extended attributes.
 func hasAttributes(dir, _ int) bool {

@@ -95,14 +95,38 @@ func allowReopen(fd int) {
 	}
 }
 
-// uidsInUse are those that processes run as.
-func uidsInUse() map[int]bool {
-	used := map[int]bool{}
+// uidsInUse are those that processes run as, with one of the processes each. The
+// owner of /proc/PID would be cheaper to ask for, but is root for whatever the
+// kernel would not dump the core of. Zombies count against RLIMIT_NPROC, but do
+// nothing, and where PID 1 reaps none a uid would never be free again.
+func uidsInUse() map[int]process {
+	used := map[int]process{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		var st unix.Stat_t
-		if _, ok := parsePID(e.Name()); ok && unix.Stat("/proc/"+e.Name(), &st) == nil {
-			used[int(st.Uid)] = true
+		pid, ok := parsePID(e.Name())
+		if !ok {
+			continue
+		}
+		text, err := readProc("/proc/" + e.Name() + "/status")
+		if err != nil {
+			continue
+		}
+		p := process{pid: pid}
+		for line := range strings.Lines(string(text)) {
+			if name, ok := strings.CutPrefix(line, "Name:"); ok {
+				p.name = strings.TrimSpace(name)
+			}
+			if state, ok := strings.CutPrefix(line, "State:"); ok && strings.HasPrefix(strings.TrimSpace(state), "Z") {
+				break
+			}
+			if uids, ok := strings.CutPrefix(line, "Uid:"); ok {
+				for _, field := range strings.Fields(uids) { // real, effective, saved, file system
+					if uid, err := strconv.Atoi(field); err == nil {
+						used[uid] = p
+					}
+				}
+				break
+			}
 		}
 	}
 	return used

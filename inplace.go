@@ -91,8 +91,7 @@ func (c *call) prepareLastWords(argv []string) lastWords {
 		o.records = append(o.records, childRecord{stepExec, at, errno})
 		w.whole = append(w.whole, lastWord{errno, prefix + oneLine(c.describeFailure(&o, argv)) + "\n"})
 	}
-	path, pathSet := lookupEnv(c.env, "PATH")
-	for _, candidate := range execCandidates(argv[0], path, pathSet) {
+	for _, candidate := range c.search.candidates(argv[0], c.env) {
 		w.prefix = append(w.prefix, prefix+oneLine("cannot run "+quoteName(argv[0])+": "+candidate+": "))
 	}
 	return w
@@ -123,15 +122,20 @@ func (f *runCmd) supervisorNeeds(c *call) []string {
 			needs = append(needs, c.limits.assignment(id))
 		}
 	}
+	auditFile, auditSource := f.AuditFile.or("--audit-file", "PYPLAYPEN_AUDIT_FILE")
+	_, slotSource := setting(f.MaxConcurrency, "--max-concurrency", "PYPLAYPEN_MAX_CONCURRENCY")
+	uids, uidSource := setting(f.ChildUID, "--child-uid", "PYPLAYPEN_CHILD_UID")
+	// As everywhere, for a plain user the variable means nothing.
+	ownUID := strings.Contains(uids, "-") && (f.ChildUID != nil || c.uids != nil)
 	for _, flag := range []struct {
 		name string
 		set  bool
 	}{
 		{"--buffer", f.Buffer}, {"--merge-output", f.MergeOutput}, {"--json", f.JSON},
-		{"--restore-ownership", f.RestoreOwnership}, {"--kill-after", f.KillAfter != defaultCallFlags().KillAfter},
-		{"--request-id", f.RequestID != ""}, {"--audit-file", f.AuditFile != ""}, {"--audit-extra", f.AuditExtra != ""},
-		{"--report", f.Report != ""}, {"--max-concurrency", f.MaxConcurrency != nil || c.slots != nil}, {"--slot-dir", f.SlotDir != nil},
-		{"a range of uids", c.uids != nil},
+		{"--restore-ownership", f.RestoreOwnership}, {"--kill-after", f.KillAfter != nil},
+		{"--request-id", f.RequestID != ""}, {auditSource, auditFile != ""}, {"--audit-extra", f.AuditExtra != ""},
+		{"--report", f.Report != ""}, {slotSource, f.MaxConcurrency != nil || c.slots != nil}, {"--slot-dir", f.SlotDir != nil},
+		{uidSource + " with a range", ownUID},
 		{"PYPLAYPEN_AUDIT=1", switchedOn("PYPLAYPEN_AUDIT")}, {"PYPLAYPEN_BUFFER=1", switchedOn("PYPLAYPEN_BUFFER")},
 	} {
 		if flag.set {
@@ -145,8 +149,7 @@ func (f *runCmd) supervisorNeeds(c *call) []string {
 // once the target runs there is nobody left to tell that a program was skipped.
 func (c *call) foreseeSearch(argv []string) *outcome {
 	var o outcome
-	path, pathSet := lookupEnv(c.env, "PATH")
-	for i, candidate := range execCandidates(argv[0], path, pathSet) {
+	for i, candidate := range c.search.candidates(argv[0], c.env) {
 		if _, err := os.Stat(candidate); err != nil && !errors.Is(err, syscall.EACCES) {
 			continue
 		}

@@ -100,7 +100,7 @@ func refusedValues(kind limitKind) map[string]string {
 func TestLimitRefused(t *testing.T) {
 	try := func(environment string, flags ...string) error {
 		t.Setenv("PYPLAYPEN_LIMITS", environment)
-		_, err := newCall(&callFlags{Limit: flags, KillAfter: "1"}, purpose{}, time.Now())
+		_, err := newCall(&callFlags{Limit: flags}, purpose{}, time.Now())
 		return err
 	}
 	check := func(source string, err error, mention ...string) {
@@ -148,7 +148,7 @@ func TestLimitSources(t *testing.T) {
 	call := func(environment string, flags ...string) *limits {
 		t.Helper()
 		t.Setenv("PYPLAYPEN_LIMITS", environment)
-		c, err := newCall(&callFlags{Limit: flags, KillAfter: "1"}, purpose{}, time.Now())
+		c, err := newCall(&callFlags{Limit: flags}, purpose{}, time.Now())
 		if err != nil {
 			t.Fatalf("PYPLAYPEN_LIMITS=%q, flags %q: %v", environment, flags, err)
 		}
@@ -180,7 +180,7 @@ func TestLimitExecOnly(t *testing.T) {
 		item := info.name + "=1"
 		for _, forExec := range []bool{false, true} {
 			t.Setenv("PYPLAYPEN_LIMITS", "")
-			_, err := newCall(&callFlags{Limit: []string{item}, KillAfter: "1"}, purpose{exec: forExec, warnOnly: true}, time.Now())
+			_, err := newCall(&callFlags{Limit: []string{item}}, purpose{exec: forExec, warnOnly: true}, time.Now())
 			if refused := err != nil; refused != (info.execOnly && !forExec) {
 				if limitID(id) != processCount { // which may be refused for want of enforcement
 					t.Errorf("--limit %s, exec %v: error %v", item, forExec, err)
@@ -189,7 +189,7 @@ func TestLimitExecOnly(t *testing.T) {
 		}
 		if info.execOnly {
 			t.Setenv("PYPLAYPEN_LIMITS", item)
-			if _, err := newCall(&callFlags{KillAfter: "1"}, purpose{}, time.Now()); err != nil {
+			if _, err := newCall(&callFlags{}, purpose{}, time.Now()); err != nil {
 				t.Errorf("PYPLAYPEN_LIMITS=%s: %v", item, err)
 			}
 		}
@@ -226,7 +226,7 @@ func TestLimitTable(t *testing.T) {
 func TestLimitLargestWallClock(t *testing.T) {
 	t.Setenv("PYPLAYPEN_LIMITS", "wall_seconds=9.2e9")
 	start := time.Now()
-	c, err := newCall(&callFlags{KillAfter: "1"}, purpose{}, start)
+	c, err := newCall(&callFlags{}, purpose{}, start)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,8 +54,7 @@ func (c *childProcess) become(argv, env []string) int {
 		return c.failed(step, 0, err)
 	}
 	signal.Reset(unix.SIGXCPU, unix.SIGXFSZ, unix.SIGPIPE)
-	path, pathSet := lookupEnv(env, "PATH")
-	candidates := execCandidates(argv[0], path, pathSet)
+	candidates := c.spec.search.candidates(argv[0], env)
 	for i, r := range c.spec.rlimits {
 		limit := syscall.Rlimit{Cur: r.soft, Max: r.hard}
 		if err := syscall.Setrlimit(r.resource, &limit); err != nil {

@@ -47,8 +47,7 @@ func (c *childProcess) become(argv, env []string) int {
 	// go on allocating under the limit. This waits for its end and allows no other.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(math.MaxInt64)
-	path, pathSet := lookupEnv(env, "PATH")
-	candidates := execCandidates(argv[0], path, pathSet)
+	candidates := c.spec.search.candidates(argv[0], env)
 	if c.spec.statusFD < 0 {
 		c.said = make([]childRecord, 0, 2*len(candidates)+2)
 	}

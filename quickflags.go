@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strconv"
 	"strings"
 )
@@ -13,7 +12,7 @@ import (
 // to the same result for every flag.
 
 func quickRun(args []string) (*runCmd, bool) {
-	f := &runCmd{callFlags: defaultCallFlags()}
+	f := new(runCmd)
 	switches := func(name string) *bool {
 		switch name {
 		case "--stdin":
@@ -56,10 +55,7 @@ func quickRun(args []string) (*runCmd, bool) {
 
 // quickExec takes the words in which joinCode has joined -c and its code.
 func quickExec(args []string) (*execCmd, bool) {
-	f := &execCmd{callFlags: defaultCallFlags(), Python: "python3"}
-	if python, ok := os.LookupEnv("PYPLAYPEN_PYTHON"); ok {
-		f.Python = python
-	}
+	f := new(execCmd)
 	switches := func(name string) *bool {
 		switch name {
 		case "--warn-only":
@@ -85,32 +81,29 @@ func quickExec(args []string) (*execCmd, bool) {
 		if !ok {
 			return nil, false
 		}
+		ok = true
 		switch name {
 		case "--code":
 			f.Code = append(f.Code, value)
 		case "--python":
-			f.Python = value
+			ok = f.Python.set(value)
 		case "--artifact-dir":
-			f.ArtifactDir = value
+			ok = f.ArtifactDir.set(value)
 		case "--globals-provider":
-			f.GlobalsProvider = value
+			ok = f.GlobalsProvider.set(value)
 		case "--type-projector":
-			f.TypeProjector = value
+			ok = f.TypeProjector.set(value)
 		case "--extra":
-			f.Extra = value
+			ok = f.Extra.set(value)
 		default:
-			if !f.callFlags.set(name, value) {
-				return nil, false
-			}
+			ok = f.callFlags.set(name, value)
+		}
+		if !ok {
+			return nil, false
 		}
 		args = rest
 	}
 	return f, true
-}
-
-// defaultCallFlags are kong's defaults for callFlags.
-func defaultCallFlags() callFlags {
-	return callFlags{KillAfter: "1", AuditFile: os.Getenv("PYPLAYPEN_AUDIT_FILE")}
 }
 
 func (f *callFlags) set(name, value string) bool {
@@ -120,15 +113,15 @@ func (f *callFlags) set(name, value string) bool {
 	case "--child-uid":
 		f.ChildUID = &value
 	case "--kill-after":
-		f.KillAfter = value
+		f.KillAfter = &value
 	case "--request-id":
-		f.RequestID = value
+		return f.RequestID.set(value)
 	case "--audit-file":
-		f.AuditFile = value
+		return f.AuditFile.set(value)
 	case "--audit-extra":
-		f.AuditExtra = value
+		return f.AuditExtra.set(value)
 	case "--report":
-		f.Report = value
+		return f.Report.set(value)
 	case "--env":
 		f.Env = append(f.Env, value)
 	case "--max-concurrency":
@@ -139,6 +132,12 @@ func (f *callFlags) set(name, value string) bool {
 		return false
 	}
 	return true
+}
+
+// set leaves an empty one to kong, which refuses it.
+func (w *word) set(value string) bool {
+	*w = word(value)
+	return value != ""
 }
 
 func (f *callFlags) switchNamed(name string) *bool {

@@ -18,6 +18,8 @@ type runCmd struct {
 	PassFD           []int `name:"pass-fd" sep:"none" placeholder:"N" help:"Let descriptor N through to the target at the same number; repeatable."`
 	InPlace          bool  `help:"Only set the limits, drop from root, and execute the command in place of pyplaypen: no supervisor, no wall clock, no capture."`
 	RestoreOwnership bool  `help:"As root: give the files that the call made below the current directory to the directory's owner."`
+
+	behindShim search // a shim's
 }
 
 func (*runCmd) Help() string {
@@ -41,6 +43,7 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	c.search = f.behindShim
 	if err := c.openRecords(); err != nil {
 		return 0, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,6 +33,7 @@ func shimName(arg0 string) (string, bool) {
 
 // shim acts as run --stdin around the next program of the name on PATH.
 func shim(arg0 string, args []string) (int, error) {
+	start := time.Now()
 	depth, err := shimDepth()
 	if err != nil {
 		return 0, err
@@ -40,18 +42,20 @@ func shim(arg0 string, args []string) (int, error) {
 	if err != nil {
 		return 0, &exitError{exitCannotRun, "find pyplaypen's own file: " + err.Error()}
 	}
-	target, search, err := findBehindShim(arg0, self)
-	if err != nil {
-		return 0, err
+	name, _ := shimName(arg0)
+	behind, keep, next := lookBehindShim(arg0, self)
+	if next == "" {
+		return 0, &exitError{exitNotFound, quoteName(name) + ": no other program of this name on PATH for the shim to run"}
 	}
 	if depth >= maxShimDepth {
-		return 0, &exitError{exitCannotRun, "cannot run " + quoteName(target) + ": shims call each other, " + strconv.Itoa(depth) + " deep"}
+		return 0, &exitError{exitCannotRun, "cannot run " + quoteName(next) + ": shims call each other, " + strconv.Itoa(depth) + " deep"}
 	}
 	os.Setenv(shimDepthVariable, strconv.Itoa(depth+1))
-	if search != "" {
-		os.Setenv("PATH", search)
+	if keep.set {
+		os.Setenv("PATH", keep.path)
 	}
-	return command(slices.Concat([]string{"run", "--stdin", "--", target}, args))
+	run := runCmd{Stdin: true, behindShim: behind}
+	return run.run(slices.Concat([]string{name}, args), start)
 }
 
 func shimDepth() (int, error) {
@@ -60,17 +64,17 @@ func shimDepth() (int, error) {
 		return 0, nil
 	}
 	depth, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		return 0, usageError("%s=%q: want a number", shimDepthVariable, text)
+	if err != nil || depth > maxShimDepth {
+		return 0, usageError("%s=%q: want a number from 0 to %d", shimDepthVariable, text, maxShimDepth)
 	}
 	return int(depth), nil
 }
 
-// findBehindShim returns what to run, and the PATH to run it with, which is
-// empty if it stays as it is. The target is the bare name where the new PATH
-// leads past all shims, so that run looks for it with the rights of the child's
-// uid; else it is the path of the next program that is not pyplaypen.
-func findBehindShim(arg0 string, self os.FileInfo) (target, search string, err error) {
+// lookBehindShim returns where run is to look for the program, with the rights
+// of the child's uid as always: in the directories of PATH in which the name does
+// not lead to pyplaypen itself. keep is the program's own PATH, if that does not
+// stay as it is, and next the first program that is there for any uid.
+func lookBehindShim(arg0 string, self os.FileInfo) (behind, keep search, next string) {
 	name, _ := shimName(arg0)
 	old, set := os.LookupEnv("PATH")
 	if !set {
@@ -80,24 +84,21 @@ func findBehindShim(arg0 string, self os.FileInfo) (target, search string, err e
 		st, err := os.Stat(file)
 		return err == nil && os.SameFile(st, self)
 	}
-	kept := strings.Split(old, ":")
+	dirs := strings.Split(old, ":")
 	if dir := shimDirectory(arg0, old, isSelf); holdsOnly(dir, isSelf) {
 		shims, err := os.Stat(dir)
-		kept = slices.DeleteFunc(kept, func(entry string) bool {
+		dirs = slices.DeleteFunc(dirs, func(entry string) bool {
 			st, err2 := os.Stat(path.Join(entry, ".")) // "" is the current directory
 			return err == nil && err2 == nil && os.SameFile(st, shims)
 		})
-		search = strings.Join(kept, ":")
+		keep = search{strings.Join(dirs, ":"), true}
 	}
-	candidates := execCandidates(name, strings.Join(kept, ":"), true)
-	next := slices.IndexFunc(candidates, func(file string) bool { return !isSelf(file) && isProgram(file) })
-	if len(kept) == 0 || next < 0 {
-		return "", "", &exitError{exitNotFound, quoteName(name) + ": no other program of this name on PATH for the shim to run"}
+	in := func(entry string) string { return execCandidates(name, entry, true)[0] }
+	dirs = slices.DeleteFunc(dirs, func(entry string) bool { return isSelf(in(entry)) })
+	if at := slices.IndexFunc(dirs, func(entry string) bool { return isProgram(in(entry)) }); at >= 0 {
+		next = in(dirs[at])
 	}
-	if slices.ContainsFunc(candidates, isSelf) {
-		return candidates[next], search, nil
-	}
-	return name, search, nil
+	return search{strings.Join(dirs, ":"), true}, keep, next
 }
 
 // shimDirectory is where the shim was found: by its path, or on PATH.

@@ -81,8 +81,8 @@ func (s *sink) pending() int {
 // flush waits until everything is written or has failed. It gives up when the
 // deadline is past and the reader took nothing for grace, or took long in all,
 // and when a signal says so. It returns the number of bytes left behind, and
-// that signal.
-func (s *sink) flush(deadline time.Time, grace time.Duration, cancels <-chan syscall.Signal) (int, syscall.Signal) {
+// that signal. It stops this process when that is asked for.
+func (s *sink) flush(deadline time.Time, grace time.Duration, cancels <-chan syscall.Signal, stops <-chan struct{}) (int, syscall.Signal) {
 	const graces = 10 // as many for a reader that takes a little now and then
 	last := time.Now().Add(max(0, time.Until(deadline)) + graces*grace)
 	for {
@@ -94,6 +94,9 @@ func (s *sink) flush(deadline time.Time, grace time.Duration, cancels <-chan sys
 		select {
 		case <-s.drained:
 			timer.Stop()
+		case <-stops:
+			timer.Stop()
+			stopSelf()
 		case sig := <-cancels:
 			return s.pending(), sig
 		case <-timer.C:

@@ -139,8 +139,8 @@ type supervisor struct {
 	wakeRead, wakeWrite int
 	signals             *signals
 	cancels             chan syscall.Signal
-	stopAsked           atomic.Bool // SIGTSTP came
-	continued           atomic.Bool // SIGCONT came
+	stops               chan struct{} // SIGTSTP came
+	continued           atomic.Bool   // SIGCONT came
 
 	job  *job
 	tree *tree
@@ -187,31 +187,41 @@ func catchSignals() *signals {
 
 // newSupervisor makes ready to spawn. It heeds the signals caught.
 func newSupervisor(signals *signals) (*supervisor, error) {
+	if err := roomForOwn(); err != nil {
+		return nil, err
+	}
 	t, err := newTree()
 	if err != nil {
 		return nil, err
 	}
-	s := &supervisor{tree: t, withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), leaderFD: -1}
+	s := &supervisor{tree: t, withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), stops: make(chan struct{}, 1), leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
 	unix.SetNonblock(s.wakeRead, true)
 	unix.SetNonblock(s.wakeWrite, true)
+	for len(signals.came) > 0 { // what came before counts before anything else does
+		s.heed(<-signals.came)
+	}
 	go func() {
 		for sig := range signals.came {
-			switch sig {
-			case unix.SIGCHLD:
-			case unix.SIGCONT:
-				s.continued.Store(true)
-			case unix.SIGTSTP:
-				s.stopAsked.Store(true)
-			default:
-				s.cancels <- sig.(syscall.Signal)
-			}
+			s.heed(sig)
 			s.wake()
 		}
 	}()
 	return s, nil
+}
+
+func (s *supervisor) heed(sig os.Signal) {
+	switch sig {
+	case unix.SIGCHLD:
+	case unix.SIGCONT:
+		s.continued.Store(true)
+	case unix.SIGTSTP:
+		notify(s.stops)
+	default:
+		s.cancels <- sig.(syscall.Signal)
+	}
 }
 
 // wake makes poll return. It may be called from any goroutine.
@@ -486,9 +496,13 @@ func (s *supervisor) jobControl() {
 		}
 		s.tree.signalGroup(unix.SIGCONT)
 	}
-	if s.stopAsked.Swap(false) && !orphanedGroup(os.Getpid()) {
-		unix.Kill(-s.tree.leader, unix.SIGSTOP)
-		unix.Kill(os.Getpid(), unix.SIGSTOP)
+	select {
+	case <-s.stops:
+		if !orphanedGroup(os.Getpid()) {
+			unix.Kill(-s.tree.leader, unix.SIGSTOP)
+			stopSelf()
+		}
+	default:
 	}
 	if s.term == nil {
 		return

@@ -20,6 +20,13 @@ func orphanedGroup(int) bool {
 	return err1 != nil || err2 != nil || sid != parent
 }
 
+// stopSelf stops this process, as SIGTSTP would by default.
+func stopSelf() {
+	if !orphanedGroup(os.Getpid()) {
+		unix.Kill(os.Getpid(), unix.SIGSTOP)
+	}
+}
+
 // ignored reports whether the signal is ignored.
 func ignored(sig syscall.Signal) bool { return signal.Ignored(sig) }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"syscall"
 	"unsafe"
 
@@ -28,6 +29,17 @@ func orphanedGroup(pid int) bool {
 		p = parent
 	}
 	return true
+}
+
+// stopSelf stops this process, as SIGTSTP would by default: not in an orphaned
+// process group. The signal is the calling thread's, so that nothing more is done
+// before it.
+func stopSelf() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if !orphanedGroup(os.Getpid()) {
+		unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
+	}
 }
 
 // groupHasOnlyAncestors reports whether the members of pid's group are pid and

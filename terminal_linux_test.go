@@ -84,8 +84,13 @@ func newKeyboard(t *testing.T) *keyboard {
 	return k
 }
 
+// types types the text. Ctrl-C and Ctrl-Z come a moment later: what an
+// interactive bash runs may miss one that comes at once, without pyplaypen too.
 func (k *keyboard) types(text string) {
 	k.t.Helper()
+	if text == "\x03" || text == "\x1a" {
+		time.Sleep(300 * time.Millisecond)
+	}
 	if _, err := k.master.WriteString(text); err != nil {
 		k.t.Fatal(err)
 	}
@@ -288,6 +293,56 @@ func TestSuspendWithoutTerminal(t *testing.T) {
 	k.types("\x03")
 	k.expect(prompt)
 	k.code(130)
+}
+
+// TestSuspendWhileWaiting shows that Ctrl-Z stops pyplaypen as any program where
+// no target runs that it could be for, and fg has it go on.
+func TestSuspendWhileWaiting(t *testing.T) {
+	t.Parallel()
+	for name, try := range map[string]func(k *keyboard){
+		"for a slot": func(k *keyboard) {
+			k.types("pyplaypen run --max-concurrency 1 --slot-dir slots -- sh -c 'echo h\"\"eld; until test -e go; do sleep 0.01; done' &\n")
+			k.expect(`held\r\n`)
+			k.types("pyplaypen run --max-concurrency 1 --slot-dir slots -- echo i''n\n")
+			k.types("\x1a")
+			k.expect(`Stopped(.|\n)*` + prompt)
+			k.types("touch go; fg\n")
+			k.expect(`\bin\r\n`)
+			k.expect(prompt)
+			k.code(0)
+		},
+		"for source": func(k *keyboard) {
+			k.types("pyplaypen exec -\n")
+			k.types("\x1a")
+			k.expect(`Stopped(.|\n)*` + prompt)
+			k.types("fg\n")
+			k.expect(`fg\r\n(.|\n)*exec -\r\n`)
+			k.types("6 * 7\n\x04")
+			k.expect(`"return_value":42`)
+			k.expect(prompt)
+			k.types("pyplaypen exec -\n")
+			k.types("\x03")
+			k.expect(`"type":"cancelled","message":"told to stop by SIGINT; nothing was started"`)
+			k.expect(prompt)
+			k.code(130)
+		},
+		"for the reader of its output": func(k *keyboard) {
+			k.types("pyplaypen run --buffer --limit stdout_bytes=1MiB -- seq 100000 | sh -c 'read x; echo reads $x; sleep 1; wc -l'\n")
+			k.expect(`reads 1\r\n`)
+			k.types("\x1a")
+			k.expect(`Stopped(.|\n)*` + prompt)
+			k.types("fg\n")
+			k.expect(`\b99999\r\n(.|\n)*` + prompt)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := newKeyboard(t)
+			k.types("stty cols 200\n")
+			k.expect(`cols 200\r\n(.|\n)*` + prompt)
+			try(k)
+		})
+	}
 }
 
 // signalJob signals the shell's one child.

@@ -76,6 +76,51 @@ func newTree() (*tree, error) {
 	return t, nil
 }
 
+// ownProcesses is how many processes and threads pyplaypen may have when its
+// child stage starts, that stage's included: 18 at the most were seen.
+const ownProcesses = 20
+
+// fewProcesses is a limit on processes from which on nobody needs to try whether
+// there are enough: that of a user's session is above it.
+const fewProcesses = 1024
+
+// roomForOwn returns an error if a low limit on this user's processes, such as
+// that of a call around this one, leaves too few for pyplaypen: the runtime dies
+// with a dump of its stacks when it gets no thread. Whom the kernel counts /proc
+// does not tell across user namespaces, so it is tried.
+func roomForOwn() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil || limit.Cur >= fewProcesses {
+		return nil
+	}
+	more := ownProcesses - len(threadsOf(os.Getpid()))
+	pids := make([]int, 0, ownProcesses)
+	pause := unix.Timespec{Sec: 1} // or they outlive a pyplaypen that is killed meanwhile
+	for len(pids) < more {
+		pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != 0 {
+			break
+		}
+		if pid == 0 {
+			syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&pause)), 0, 0, 0)
+			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		pids = append(pids, int(pid))
+	}
+	for _, pid := range pids {
+		unix.Kill(pid, unix.SIGKILL)
+		for {
+			if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != unix.EINTR {
+				break
+			}
+		}
+	}
+	if len(pids) < more {
+		return fmt.Errorf("the limit of %d processes in force leaves too few for pyplaypen itself, which needs %d: raise the process_count of the call around it", limit.Cur, ownProcesses)
+	}
+	return nil
+}
+
 // sameSession says that the leader stays in this process's session, so that a
 // session no longer tells what is foreign; the children that there are remain so.
 func (t *tree) sameSession() { clear(t.foreignSessions) }

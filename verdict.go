@@ -148,8 +148,7 @@ func (c *call) describeFailure(o *outcome, argv []string) string {
 	if r.step != stepExec {
 		return fmt.Sprintf("cannot run %s: %v: %v", quoteName(argv[0]), r.step, r.errno)
 	}
-	path, pathSet := lookupEnv(c.env, "PATH")
-	candidates := execCandidates(argv[0], path, pathSet)
+	candidates := c.search.candidates(argv[0], c.env)
 	at := min(int(r.index), len(candidates)-1)
 	skipped := make([]bool, len(candidates))
 	skipped[at] = r.errno == syscall.EACCES
@@ -269,8 +268,7 @@ func (c *call) skippedNotice(o *outcome, argv []string) string {
 	if c.uid < 0 {
 		return ""
 	}
-	path, pathSet := lookupEnv(c.env, "PATH")
-	candidates := execCandidates(argv[0], path, pathSet)
+	candidates := c.search.candidates(argv[0], c.env)
 	used, why := "", ""
 	for _, r := range o.records {
 		if int(r.index) >= len(candidates) {
@@ -303,14 +301,19 @@ func leftoverNotice(list []process) string {
 }
 
 func firstFew(list []process) string {
-	const few = 5
-	var names []string
-	for _, p := range list[:min(few, len(list))] {
-		names = append(names, p.String())
+	names := make([]string, len(list))
+	for i, p := range list {
+		names[i] = p.String()
 	}
-	text := strings.Join(names, ", ")
-	if len(list) > few {
-		text += fmt.Sprintf(" and %d more", len(list)-few)
+	return few(names)
+}
+
+// few lists the first of them, and says how many more there are.
+func few(list []string) string {
+	const most = 5
+	text := strings.Join(list[:min(most, len(list))], ", ")
+	if len(list) > most {
+		text += fmt.Sprintf(" and %d more", len(list)-most)
 	}
 	return text
 }
