@@ -233,15 +233,17 @@ func (f *execCmd) readSource(deadline time.Time, signals chan os.Signal) ([]byte
 			}
 			return r.source, nil
 		case sig := <-signals:
-			if sig == unix.SIGTSTP {
+			switch sig {
+			case unix.SIGTSTP:
 				stopSelf()
-				continue
+			case unix.SIGCHLD, unix.SIGCONT: // nobody to continue yet
+			default:
+				select {
+				case signals <- sig: // for the supervisor
+				default: // which finds enough others
+				}
+				return nil, nil
 			}
-			select {
-			case signals <- sig: // for the supervisor
-			default: // which finds enough others
-			}
-			return nil, nil
 		case <-late.C:
 			return nil, nil
 		}
