@@ -98,7 +98,11 @@ func roomForOwn() error {
 	pause := unix.Timespec{Sec: 1} // or they outlive a pyplaypen that is killed meanwhile
 	for len(pids) < more {
 		pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
-		if errno != 0 {
+		if errno == syscall.EAGAIN {
+			break
+		}
+		if errno != 0 { // not a matter of how many
+			more = 0
 			break
 		}
 		if pid == 0 {
