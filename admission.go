@@ -411,12 +411,12 @@ func (p *lockPool) enter(deadline time.Time, cancels <-chan syscall.Signal, stop
 	}
 }
 
-// busy says why there is none.
+// busy says why there is none. InUse is what the last look found.
 func (p *lockPool) busy(inUse []string) string {
 	if len(inUse) == 0 {
 		return p.none
 	}
-	return p.none + " that are not in use outside of calls: " + few(inUse)
+	return p.none + " but those in use by others: " + few(inUse)
 }
 
 // admit waits for the call's slot and its uid, whichever it needs. If it does
@@ -447,7 +447,7 @@ func (c *call) admit() *outcome {
 		c.locks = append(c.locks, f.fd)
 		c.uid += f.index
 		if len(f.inUse) > 0 {
-			c.notices = append(c.notices, "uids in use outside of calls passed over: "+few(f.inUse))
+			c.notices = append(c.notices, "uids in use by others passed over: "+few(f.inUse))
 		}
 	}
 	return nil

@@ -112,7 +112,7 @@ func TestLockPoolInUse(t *testing.T) {
 		t.Fatalf("%+v, %v", f, err)
 	}
 	defer unix.Close(f.fd)
-	if f, err := p.take(); err != nil || f.fd >= 0 || p.busy(f.inUse) != "none that are not in use outside of calls: x, y" {
+	if f, err := p.take(); err != nil || f.fd >= 0 || p.busy(f.inUse) != "none but those in use by others: x, y" {
 		t.Errorf("%+v, %v", f, err)
 	}
 	delete(used, 1)

@@ -263,7 +263,7 @@ func (c *call) announce(f *callFlags) {
 	for _, n := range c.notices {
 		c.console.notice("%s", n)
 	}
-	if c.uid < 0 && f.ChildUID != nil && *f.ChildUID != strconv.Itoa(defaultChildUID) && *f.ChildUID != strconv.Itoa(os.Geteuid()) {
+	if c.uid < 0 && f.ChildUID != nil && *f.ChildUID != strconv.Itoa(os.Geteuid()) {
 		c.console.notice("--child-uid %s has no effect: only root can drop to another uid", *f.ChildUID)
 	}
 }

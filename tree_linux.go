@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -90,35 +91,43 @@ const fewProcesses = 1024
 // does not tell across user namespaces, so it is tried.
 func roomForOwn() error {
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil || limit.Cur >= fewProcesses {
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil || limit.Cur >= fewProcesses || canFork() {
 		return nil
 	}
-	more := ownProcesses - len(threadsOf(os.Getpid()))
-	pids := make([]int, 0, ownProcesses)
+	return fmt.Errorf("the limit of %d processes in force leaves too few for pyplaypen itself, which needs %d: raise the process_count of the call around it", limit.Cur, ownProcesses)
+}
+
+// canFork forks as many processes as are wanting to ownProcesses. It does so on
+// the one processor that the runtime has meanwhile, without giving it up in a
+// system call: the runtime would want a thread for another while none is left.
+func canFork() bool {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	want := ownProcesses - len(threadsOf(os.Getpid()))
+	pids := make([]uintptr, 0, ownProcesses)
 	pause := unix.Timespec{Sec: 1} // or they outlive a pyplaypen that is killed meanwhile
-	for len(pids) < more {
-		pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
-		if errno != 0 {
-			break
-		}
-		if pid == 0 {
+	var errno syscall.Errno
+	for len(pids) < want && errno == 0 {
+		var pid uintptr
+		pid, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno == 0 && pid == 0 {
 			syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, uintptr(unsafe.Pointer(&pause)), 0, 0, 0)
 			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
 		}
-		pids = append(pids, int(pid))
+		if errno == 0 {
+			pids = append(pids, pid)
+		}
 	}
 	for _, pid := range pids {
-		unix.Kill(pid, unix.SIGKILL)
+		syscall.RawSyscall(syscall.SYS_KILL, pid, uintptr(syscall.SIGKILL), 0)
+	}
+	for _, pid := range pids {
 		for {
-			if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != unix.EINTR {
+			if _, _, err := syscall.RawSyscall6(syscall.SYS_WAIT4, pid, 0, unix.WALL, 0, 0, 0); err != syscall.EINTR {
 				break
 			}
 		}
 	}
-	if len(pids) < more {
-		return fmt.Errorf("the limit of %d processes in force leaves too few for pyplaypen itself, which needs %d: raise the process_count of the call around it", limit.Cur, ownProcesses)
-	}
-	return nil
+	return errno != syscall.EAGAIN // another error says nothing about how many
 }
 
 // sameSession says that the leader stays in this process's session, so that a
