@@ -210,17 +210,16 @@ func fieldOf(shared reflect.Type, flag *kong.Flag) bool {
 func TestManualLimits(t *testing.T) {
 	items, _ := manual(t)
 	var want []string
+	said := items["LIMITS"][:min(len(items["LIMITS"]), int(numLimits))] // a table of programs follows
 	words := map[string]bool{}
 	for id, info := range limitTable {
 		want = append(want, fmt.Sprintf("%s Pq %s, default %s", info.name, info.kind, limitText(limitID(id), info.value)))
 		words[info.name] = true
-		if id < len(items["LIMITS"]) {
-			if said := strings.HasPrefix(items["LIMITS"][id].body, "exec\nonly"); said != info.execOnly {
-				t.Errorf("%s: that it is exec's only: %v, want %v", info.name, said, info.execOnly)
-			}
+		if id < len(said) && strings.HasPrefix(said[id].body, "exec\nonly") != info.execOnly {
+			t.Errorf("%s: only one of the manual and the program has it as exec's own", info.name)
 		}
 	}
-	if got := heads(items["LIMITS"]); !slices.Equal(got, want) {
+	if got := heads(said); !slices.Equal(got, want) {
 		t.Errorf("LIMITS: %q, want %q", got, want)
 	}
 	for _, command := range model(t).Children {
