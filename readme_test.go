@@ -143,16 +143,6 @@ func TestReadmeLimits(t *testing.T) {
 	}
 }
 
-// TestReadmeEnforcementValues demands that the README explains each value.
-func TestReadmeEnforcementValues(t *testing.T) {
-	text := section(t, "What is enforced where")
-	for _, e := range enforcements(unsupported) {
-		if e != enforcedPostRun && !strings.Contains(text, string(e)) {
-			t.Errorf("README.md does not explain %s", e)
-		}
-	}
-}
-
 // TestReadmeRecipes demands that what the recipes show stands in an example, and
 // that each example is linked.
 func TestReadmeRecipes(t *testing.T) {
