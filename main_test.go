@@ -179,6 +179,17 @@ func setupScript(env *testscript.Env) error {
 	env.Setenv("PROGRAM", path+"/pyplaypen") // for where PATH does not lead to it
 	env.Setenv("TMPDIR", "/tmp")
 	env.Setenv("PYPLAYPEN_CHILD_UID", unusedUID())
+	first := 200_000_000 + os.Getpid()%100_000*10_000 + int(uidsUsed.Add(1))*20
+	for i := range 12 { // in a row, for ranges
+		uid := strconv.Itoa(first + i)
+		env.Setenv("FREE"+strconv.Itoa(i), uid)
+		env.Defer(func() {
+			queues, _ := filepath.Glob("/run/pyplaypen-uids/queue-" + uid + "-*")
+			for _, file := range append(queues, "/run/pyplaypen-uids/uid-"+uid) {
+				os.Remove(file)
+			}
+		})
+	}
 	env.Setenv("UID", strconv.Itoa(os.Getuid()))
 	return nil
 }
