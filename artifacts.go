@@ -278,7 +278,7 @@ func hashAt(dir int, inside string) (string, error) {
 	}
 	name := parts[len(parts)-1]
 	fd, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == unix.EACCES && os.Geteuid() != 0 { // a file that its own code made unreadable
+	if drops, _ := canDrop(defaultChildUID); err == unix.EACCES && !drops { // a file that its own code made unreadable
 		unix.Fchmodat(at, name, 0o600, 0)
 		fd, err = unix.Openat(at, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	}

@@ -21,16 +21,28 @@ import (
 type shape struct {
 	name     string
 	forRoot  bool // the test must be root to make it
+	userns   bool // and user namespaces must be allowed
 	expected enforcement
 	max      int64 // of the pids cap, for enforcedByContainer
 	wrap     func(t *testing.T, argv []string) *exec.Cmd
+}
+
+// demand ends the test where the shape can't be made.
+func (s *shape) demand(t *testing.T) {
+	t.Helper()
+	switch {
+	case s.forRoot && !isRoot():
+		t.SkipNow() // the run as root covers it
+	case s.userns && !userNamespacesAllowed():
+		skip(t, reasonUserNamespaces)
+	}
 }
 
 func plainCommand(argv []string) *exec.Cmd { return exec.Command(argv[0], argv[1:]...) }
 
 // asUser drops to uid 1000, if it is not a plain user already.
 func asUser(argv []string) []string {
-	if os.Geteuid() != 0 {
+	if !isRoot() {
 		return argv
 	}
 	return append([]string{"setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups"}, argv...)
@@ -52,7 +64,8 @@ func inCgroup(t *testing.T, max int64, depth int, mode os.FileMode, argv []strin
 	t.Helper()
 	top, err := os.MkdirTemp(pidsHierarchy(t), "pyplaypen-test-")
 	if err != nil {
-		skip(t, "no cgroup can be made: "+err.Error())
+		t.Log(err)
+		skip(t, reasonCgroup)
 	}
 	t.Cleanup(func() { os.Remove(top) })
 	if err := os.Chmod(top, mode); err != nil {
@@ -94,50 +107,51 @@ func pidsHierarchy(t *testing.T) string {
 			}
 		}
 	}
-	skip(t, "no pids controller on this machine")
+	t.Log("no pids controller on this machine")
+	skip(t, reasonCgroup)
 	return ""
 }
 
 var shapes = []shape{
-	{"root", true, enforcedPerUser, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(argv) }},
-	{"user", false, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(asUser(argv)) }},
-	{"user without namespaces", true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
+	{"root", true, false, enforcedPerUser, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(argv) }},
+	{"user", false, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(asUser(argv)) }},
+	{"user without namespaces", true, true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return withoutUserNamespaces(asUser(argv))
 	}},
-	{"user with a pids cap", true, enforcedByContainer, 40, func(t *testing.T, argv []string) *exec.Cmd {
+	{"user with a pids cap", true, true, enforcedByContainer, 40, func(t *testing.T, argv []string) *exec.Cmd {
 		cmd := withoutUserNamespaces(asUser(argv))
 		cmd.Args = inCgroup(t, 40, 0, 0o755, cmd.Args)
 		cmd.Path = "/bin/sh"
 		return cmd
 	}},
-	{"user with a pids cap on a parent", true, enforcedByContainer, 41, func(t *testing.T, argv []string) *exec.Cmd {
+	{"user with a pids cap on a parent", true, true, enforcedByContainer, 41, func(t *testing.T, argv []string) *exec.Cmd {
 		cmd := withoutUserNamespaces(asUser(argv))
 		cmd.Args = inCgroup(t, 41, 2, 0o755, cmd.Args)
 		cmd.Path = "/bin/sh"
 		return cmd
 	}},
-	{"user with a pids cap that it can't read", true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
+	{"user with a pids cap that it can't read", true, true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		cmd := withoutUserNamespaces(asUser(argv))
 		cmd.Args = inCgroup(t, 43, 0, 0o700, cmd.Args)
 		cmd.Path = "/bin/sh"
 		return cmd
 	}},
-	{"user with namespaces and a pids cap", true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+	{"user with namespaces and a pids cap", true, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(inCgroup(t, 40, 0, 0o755, asUser(argv)))
 	}},
-	{"nested in root's call", true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+	{"nested in root's call", true, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(nested(argv))
 	}},
-	{"nested in a user's call", false, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+	{"nested in a user's call", false, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(asUser(nested(argv)))
 	}},
-	{"uid 0 without capabilities", true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
+	{"uid 0 without capabilities", true, false, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(append([]string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, argv...))
 	}},
-	{"uid 0 without capabilities with a pids cap", true, enforcedByContainer, 42, func(t *testing.T, argv []string) *exec.Cmd {
+	{"uid 0 without capabilities with a pids cap", true, false, enforcedByContainer, 42, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(inCgroup(t, 42, 0, 0o755, append([]string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, argv...)))
 	}},
-	{"uid 0 of a user's namespace", false, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+	{"uid 0 of a user's namespace", false, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(asUser(append([]string{"unshare", "-r"}, argv...)))
 	}},
 }
@@ -146,7 +160,7 @@ var shapes = []shape{
 // inner pyplaypen.
 func nested(argv []string) []string {
 	path, _ := program()
-	return append([]string{path, "run", "--child-uid", "48211", "--limit", "process_count=100", "--limit", "memory_bytes=1TiB", "--"}, argv...)
+	return append([]string{path, "run", "--child-uid", unusedUID(), "--limit", "process_count=100", "--limit", "memory_bytes=1TiB", "--"}, argv...)
 }
 
 // forkCounter prints how many processes it could have at once, itself included.
@@ -172,9 +186,8 @@ func TestProcessCountShapes(t *testing.T) {
 	}
 	for _, s := range shapes {
 		t.Run(s.name, func(t *testing.T) {
-			if s.forRoot && os.Geteuid() != 0 {
-				return // the run as root covers it
-			}
+			s.demand(t)
+			uid := unusedUID()
 			ask := func(argv ...string) (string, string, int) {
 				t.Helper()
 				cmd := s.wrap(t, append([]string{path}, argv...))
@@ -216,7 +229,7 @@ func TestProcessCountShapes(t *testing.T) {
 				t.Errorf("enforcement --json says %+v, want value %s and effective %q", entry, s.expected, wantNumber)
 			}
 
-			run := []string{"run", "--limit", "memory_bytes=1TiB", "--child-uid", "48210", "--limit", "process_count=9", "--", "python3", "-c", forkCounter}
+			run := []string{"run", "--limit", "memory_bytes=1TiB", "--child-uid", uid, "--limit", "process_count=9", "--", "python3", "-c", forkCounter}
 			stdout, stderr, code = ask(run...)
 			switch s.expected {
 			case unsupported:
@@ -236,7 +249,7 @@ func TestProcessCountShapes(t *testing.T) {
 				}
 			}
 
-			stdout, stderr, code = ask("run", "--limit", "memory_bytes=1TiB", "--child-uid", "48210", "--", "python3", "-c", forkCounter)
+			stdout, stderr, code = ask("run", "--limit", "memory_bytes=1TiB", "--child-uid", uid, "--", "python3", "-c", forkCounter)
 			notice := ""
 			switch s.expected {
 			case unsupported:
@@ -260,7 +273,7 @@ func TestProcessCountShapes(t *testing.T) {
 // and the supervisor's share with it, is still supervised: its output comes, the
 // wall clock holds, and nothing of it is left.
 func TestTargetFillsPidsCap(t *testing.T) {
-	if os.Geteuid() != 0 {
+	if !isRoot() {
 		return // the run as root covers it
 	}
 	path, err := program()

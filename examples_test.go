@@ -25,7 +25,7 @@ func exampleRunner(t *testing.T) func(command string) (output string, code int) 
 		t.Helper()
 		cmd := exec.Command("sh", "-c", command)
 		cmd.Dir = dir
-		cmd.Env = []string{"PATH=" + filepath.Dir(path) + ":/usr/local/go/bin:/usr/local/bin:/usr/bin:/bin", "PYPLAYPEN_QUIET=1", "HOME=" + dir, "LANG=C.UTF-8"}
+		cmd.Env = []string{"PATH=" + filepath.Dir(path) + ":/usr/local/go/bin:/usr/local/bin:/usr/bin:/bin", "PYPLAYPEN_QUIET=1", "PYPLAYPEN_CHILD_UID=" + unusedUID(), "HOME=" + dir, "LANG=C.UTF-8"}
 		if gocache, err := exec.Command("go", "env", "GOCACHE").Output(); err == nil {
 			cmd.Env = append(cmd.Env, "GOCACHE="+strings.TrimSpace(string(gocache)))
 		}

@@ -66,7 +66,7 @@ func runExample(t *testing.T, programDir, command string) string {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", command)
 	cmd.Dir = openTempDir(t)
-	cmd.Env = []string{"PATH=" + programDir + ":/usr/local/bin:/usr/bin:/bin", "PYPLAYPEN_QUIET=1", "LANG=C.UTF-8", "PYPLAYPEN_CHILD_UID=" + unusedUID()}
+	cmd.Env = []string{"PATH=" + programDir + ":/usr/local/bin:/usr/bin:/bin", "PYPLAYPEN_QUIET=1", "LANG=C.UTF-8", "PYPLAYPEN_CHILD_UID=" + unusedUID(), "PYPLAYPEN_WARN_ONLY=" + os.Getenv("PYPLAYPEN_WARN_ONLY")}
 	out, err := cmd.CombinedOutput()
 	text := string(out)
 	if text != "" && !strings.HasSuffix(text, "\n") {
@@ -98,7 +98,7 @@ func TestReadmeQuickStart(t *testing.T) {
 		return // this is the second command, run by this test
 	}
 	if _, err := exec.LookPath("go"); err != nil {
-		skip(t, "no go on PATH")
+		skip(t, "go is missing")
 	}
 	_, after, _ := strings.Cut(section(t, "Two commands"), "```sh\n")
 	block, _, _ := strings.Cut(after, "```\n")

@@ -34,7 +34,7 @@ func newKeyboard(t *testing.T) *keyboard {
 		t.Fatal(err)
 	}
 	if _, err := exec.LookPath("bash"); err != nil {
-		skip(t, "no bash")
+		skip(t, "bash is missing")
 	}
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -57,7 +57,7 @@ func newKeyboard(t *testing.T) *keyboard {
 	signal.Notify(make(chan os.Signal, 1), unix.SIGINT, unix.SIGQUIT, unix.SIGHUP)
 	shell := exec.Command("bash", "--norc", "--noprofile", "-i")
 	shell.Dir = openTempDir(t)
-	shell.Env = []string{"PATH=" + filepath.Dir(path) + ":/usr/bin:/bin", "PS1=" + prompt, "TERM=dumb", "PYPLAYPEN_QUIET=1", "HISTFILE=", "PYPLAYPEN_CHILD_UID=" + unusedUID()}
+	shell.Env = []string{"PATH=" + filepath.Dir(path) + ":/usr/bin:/bin", "PS1=" + prompt, "TERM=dumb", "PYPLAYPEN_QUIET=1", "HISTFILE=", "PYPLAYPEN_CHILD_UID=" + unusedUID(), "PYPLAYPEN_WARN_ONLY=" + os.Getenv("PYPLAYPEN_WARN_ONLY")}
 	shell.Stdin, shell.Stdout, shell.Stderr = slave, slave, slave
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := shell.Start(); err != nil {
