@@ -220,6 +220,8 @@ func condition(name string) (bool, error) {
 	switch name {
 	case "root":
 		return isRoot(), nil
+	case "read-only": // of the root file system
+		return unix.Access("/usr", unix.W_OK) == unix.EROFS, nil
 	case "runs": // /run can be written to
 		return unix.Access("/run", unix.W_OK) == nil, nil
 	case "bounded":
