@@ -111,14 +111,14 @@ func (c *call) judgeStatus(v *verdict, o *outcome) {
 const execFloor = 1 << 20
 
 // cpuKill is the CPU time from which on a SIGKILL is the kernel's for
-// RLIMIT_CPU. The kernel holds against the limit the clock ticks that found the
-// process running, while /proc tells its true run time, which was up to a tenth
-// less after one second on a busy machine.
+// RLIMIT_CPU: about the soft limit, since few get past the SIGXCPU there but
+// those that ignore it. The kernel holds against the limits the clock ticks that
+// found the process running, while /proc tells its true run time, which is a
+// tenth less on a busy machine, and at times more.
 func (c *call) cpuKill() time.Duration {
 	for _, r := range c.rlimits(0) {
 		if r.resource == unix.RLIMIT_CPU {
-			hard := time.Duration(r.hard) * time.Second
-			return hard - min(hard/4, time.Second)
+			return time.Duration(r.soft) * time.Second * 9 / 10
 		}
 	}
 	return 1<<63 - 1
