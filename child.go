@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -100,20 +101,25 @@ func decodeChildSpec(text string) (*childSpec, bool) {
 	return s, true
 }
 
-// procsVariable bounds the threads of the child stage, which needs one, until it
-// becomes the target.
-const procsVariable = "GOMAXPROCS"
+// runtimeVariables steer Go's runtime. The child stage starts with settings of
+// its own: one thread is all that it needs, and a collection that began could go
+// on under the limits, where an allocation is fatal.
+var runtimeVariables = []string{"GOMAXPROCS", "GOGC", "GOMEMLIMIT", "GODEBUG"}
 
 // stageEnv is the environment that the child stage starts with, for a target
 // that is to have env.
-func stageEnv(env []string) []string { return setEnv(env, procsVariable, "1") }
+func stageEnv(env []string) []string {
+	return append(unsetEnv(env, runtimeVariables...), "GOMAXPROCS=1", "GOGC=off")
+}
 
 // targetEnv is what the target's environment has besides.
-func targetEnv(env []string) goAhead {
-	if value, ok := lookupEnv(env, procsVariable); ok {
-		return goAhead{procsVariable + "=" + value}
+func targetEnv(env []string) (word goAhead) {
+	for _, name := range runtimeVariables {
+		if value, ok := lookupEnv(env, name); ok {
+			word = append(word, name+"="+value)
+		}
 	}
-	return nil
+	return word
 }
 
 // A goAhead is what the supervisor says through the gate: variables to add to
@@ -123,7 +129,7 @@ type goAhead []string
 
 // apply returns the target's environment, from the child stage's.
 func (g goAhead) apply(env []string) []string {
-	env = unsetEnv(env, procsVariable)
+	env = unsetEnv(env, runtimeVariables...)
 	for _, variable := range g {
 		name, value, _ := strings.Cut(variable, "=")
 		env = setEnv(env, name, value)
@@ -152,6 +158,29 @@ func decodeGoAhead(p []byte) (goAhead, bool) {
 		g, p = append(g, variable), []byte(rest)
 	}
 	return g, len(p) > 0
+}
+
+// waitAtGate waits for the supervisor's word, and returns the environment with
+// what it adds. Without a word the call is off.
+func (s *childSpec) waitAtGate(env []string) ([]string, bool) {
+	if s.gateFD < 0 {
+		return env, true
+	}
+	var said []byte
+	for {
+		var buf [512]byte
+		n, err := syscall.Read(s.gateFD, buf[:])
+		if err == syscall.EINTR {
+			continue
+		}
+		if n <= 0 || err != nil {
+			return nil, false
+		}
+		said = append(said, buf[:n]...)
+		if word, whole := decodeGoAhead(said); whole {
+			return word.apply(env), true
+		}
+	}
 }
 
 // A childStep is a step of the child stage that can fail.
@@ -258,11 +287,12 @@ func setEnv(env []string, name, value string) []string {
 	return append(unsetEnv(env, name), name+"="+value)
 }
 
-// unsetEnv returns env without name.
-func unsetEnv(env []string, name string) []string {
-	out := make([]string, 0, len(env)+1)
+// unsetEnv returns env without the names, and with room for as many.
+func unsetEnv(env []string, names ...string) []string {
+	out := make([]string, 0, len(env)+len(names))
 	for _, e := range env {
-		if !strings.HasPrefix(e, name+"=") {
+		name, _, _ := strings.Cut(e, "=")
+		if !slices.Contains(names, name) {
 			out = append(out, e)
 		}
 	}

@@ -2,7 +2,10 @@ package main
 
 import (
 	"errors"
+	"math"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -51,6 +54,9 @@ func (f *runCmd) inPlace(argv []string, start time.Time) (int, error) {
 	}
 	p := &childProcess{spec: &childSpec{statusFD: -1, gateFD: -1, uid: c.uid, passFDs: f.PassFD, rlimits: c.rlimits(0)}}
 	words := c.prepareLastWords(argv)
+	runtime.LockOSThread()
+	debug.SetGCPercent(-1) // this waits for the end of a collection that has begun
+	debug.SetMemoryLimit(math.MaxInt64)
 	p.become(argv, c.env)
 	if last := p.said[len(p.said)-1]; last.step == stepExec {
 		words.say(last)

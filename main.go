@@ -22,6 +22,17 @@ import (
 	"github.com/alecthomas/kong"
 )
 
+// init is where the child stage begins and ends. Init functions run on the thread
+// that the process started with (runtime.LockOSThread), on which it must stay:
+// later the runtime would start another thread for a lock on this one.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == childStage {
+		if _, isShim := shimName(os.Args[0]); !isShim { // the supervisor says pyplaypen
+			os.Exit(childMain(os.Args))
+		}
+	}
+}
+
 func main() { os.Exit(mainCode()) }
 
 // mainCode is main for the test binary, which needs the code and not the exit.
@@ -31,10 +42,7 @@ func mainCode() int {
 	}
 	_, isShim := shimName(os.Args[0])
 	if !isShim && len(os.Args) > 1 {
-		switch os.Args[1] { // before anything is built that these do not need
-		case childStage: // the supervisor gives it the name pyplaypen
-			return childMain(os.Args)
-		case probeStage:
+		if os.Args[1] == probeStage {
 			return probeMain()
 		}
 	}

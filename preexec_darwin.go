@@ -54,6 +54,10 @@ func (c *childProcess) become(argv, env []string) int {
 		return c.failed(step, 0, err)
 	}
 	signal.Reset(unix.SIGXCPU, unix.SIGXFSZ, unix.SIGPIPE)
+	env, ok := c.spec.waitAtGate(env)
+	if !ok {
+		return exitCannotRun
+	}
 	candidates := c.spec.search.candidates(argv[0], env)
 	for i, r := range c.spec.rlimits {
 		limit := syscall.Rlimit{Cur: r.soft, Max: r.hard}

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"math"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"syscall"
 	"unsafe"
 
@@ -41,12 +39,9 @@ type childProcess struct {
 }
 
 // become takes the steps down to execve, and returns only if one of them fails.
+// It must stay on one thread, and no garbage collection may begin: see init and
+// stageEnv.
 func (c *childProcess) become(argv, env []string) int {
-	runtime.LockOSThread()
-	// A collection that began with long arguments or by GOGC or GOMEMLIMIT would
-	// go on allocating under the limit. This waits for its end and allows no other.
-	debug.SetGCPercent(-1)
-	debug.SetMemoryLimit(math.MaxInt64)
 	candidates := c.spec.search.candidates(argv[0], env)
 	if c.spec.statusFD < 0 {
 		c.said = make([]childRecord, 0, 2*len(candidates)+2)
@@ -54,7 +49,7 @@ func (c *childProcess) become(argv, env []string) int {
 	if !c.closeOnExec() || !c.dropPrivileges() || !c.dieWithParent() || !c.defaultSignals() {
 		return exitCannotRun
 	}
-	env, ok := c.waitAtGate(env)
+	env, ok := c.spec.waitAtGate(env)
 	if !ok {
 		return exitCannotRun
 	}
@@ -71,29 +66,6 @@ func (c *childProcess) become(argv, env []string) int {
 	}
 	c.say(last.step, int(last.index), last.errno)
 	return c.exec(image)
-}
-
-// waitAtGate waits for the supervisor's word, and returns the environment with
-// what it adds. Without a word the call is off.
-func (c *childProcess) waitAtGate(env []string) ([]string, bool) {
-	if c.spec.gateFD < 0 {
-		return env, true
-	}
-	var said []byte
-	for {
-		var buf [512]byte
-		n, err := syscall.Read(c.spec.gateFD, buf[:])
-		if err == syscall.EINTR {
-			continue
-		}
-		if n <= 0 || err != nil {
-			return nil, false
-		}
-		said = append(said, buf[:n]...)
-		if word, whole := decodeGoAhead(said); whole {
-			return word.apply(env), true
-		}
-	}
 }
 
 func (c *childProcess) say(step childStep, index int, errno syscall.Errno) {
