@@ -73,6 +73,9 @@ func newReport(path string) *report {
 // openRecords opens the files that the call was asked to write to. Its errors
 // are usage errors.
 func (c *call) openRecords() error {
+	if c.audit != nil || c.report != nil {
+		<-c.signals.caught // a call that has a record says in it how it ended
+	}
 	if c.audit != nil {
 		if err := c.audit.file.open(); err != nil {
 			return err
