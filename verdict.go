@@ -113,12 +113,12 @@ const execFloor = 1 << 20
 // cpuKill is the CPU time from which on a SIGKILL is the kernel's for
 // RLIMIT_CPU: about the soft limit, since few get past the SIGXCPU there but
 // those that ignore it. The kernel holds against the limits the clock ticks that
-// found the process running, while /proc tells its true run time, which is a
-// tenth less on a busy machine, and at times more.
+// found the process running, while /proc tells its true run time, which was up
+// to a quarter less on a busy virtual machine.
 func (c *call) cpuKill() time.Duration {
 	for _, r := range c.rlimits(0) {
 		if r.resource == unix.RLIMIT_CPU {
-			return time.Duration(r.soft) * time.Second * 9 / 10
+			return time.Duration(r.soft) * time.Second * 2 / 3
 		}
 	}
 	return 1<<63 - 1
