@@ -21,9 +21,10 @@ import (
 //	       │  │ │ └─ status   close-on-exec pipe: childRecords, EOF = execve worked
 //	       │  │ └─── stderr   pipes, read without blocking, counted, cut, forwarded
 //	       │  └───── stdout
+//	       │ gate ▼           pipe: a goAhead
 //	       └─ pyplaypen __child ──execve──▶ target
-//	            leads a new session and process group, sets the rlimits,
-//	            drops from root to the call's uid
+//	            leads a new session and process group, drops from root to the
+//	            call's uid, waits at the gate, sets the rlimits
 //
 // One thread does all the waiting, in poll(2), on: the leader's end (a pidfd),
 // the pipes, and a wake pipe that the signal goroutine and the sinks write to.
