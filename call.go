@@ -52,6 +52,7 @@ type call struct {
 	streams
 	out, err *sink
 	console  *console
+	noRoom   error // that there are too few processes for pyplaypen itself
 	signals  *signals
 	sup      *supervisor
 	audit    *audit
@@ -80,6 +81,7 @@ type purpose struct{ exec, warnOnly, inPlace bool }
 func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	c := &call{start: start, uid: -1, limits: defaultLimits()}
 	if !why.inPlace { // which has nothing to undo
+		c.noRoom = roomForOwn() // before anything takes threads
 		c.signals = catchSignals()
 	}
 	if err := c.limits.setList(os.Getenv("PYPLAYPEN_LIMITS")); err != nil {
@@ -113,9 +115,6 @@ func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	auditFile, _ := f.AuditFile.or("--audit-file", "PYPLAYPEN_AUDIT_FILE")
 	if c.audit, err = newAudit(auditFile, string(f.AuditExtra)); err != nil {
 		return nil, err
-	}
-	if f.Report != "" && string(f.Report) == auditFile {
-		return nil, usageError("--report %s: is the audit file, which a report would empty", f.Report)
 	}
 	c.report = newReport(string(f.Report))
 	if c.environment, err = newEnvironment(f.Env, f.CleanEnv); err != nil {
@@ -247,8 +246,12 @@ func (c *call) rlimits(fileExtra int64) []rlim {
 // open prepares what the call needs to run: signals first, so that whatever
 // comes after is undone. Close must follow, also after an error.
 func (c *call) open() error {
-	sup, err := newSupervisor(c.signals)
 	wake := func() {}
+	var sup *supervisor
+	err := c.noRoom
+	if err == nil {
+		sup, err = newSupervisor(c.signals)
+	}
 	if err == nil {
 		c.sup, wake = sup, sup.wake
 	}

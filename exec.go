@@ -169,7 +169,11 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	}
 	r := x.settle(o)
 	c.close()
-	return x.report(o, r), nil
+	code := x.report(o, r)
+	if x.interrupted(o) {
+		interrupt()
+	}
+	return code, nil
 }
 
 func (f *execCmd) check() error {

@@ -205,13 +205,20 @@ func (c *childProcess) dieWithParent() bool {
 // defaultSignals takes the runtime's handlers off the signals by which the
 // kernel tells of a limit: one that came between here and execve would be
 // swallowed. SIGPIPE and SIGXFSZ are the two that callers like to ignore, and
-// an ignored signal stays ignored through execve.
+// an ignored signal stays ignored through execve. The same holds of the signals
+// that ask for an end, but these stay ignored if the caller ignores them.
 func (c *childProcess) defaultSignals() bool {
 	var action struct {
 		handler, flags, restorer uintptr
 		mask                     uint64
 	}
-	for _, sig := range []syscall.Signal{syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGPIPE} {
+	signals := []syscall.Signal{syscall.SIGXCPU, syscall.SIGXFSZ, syscall.SIGPIPE}
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !ignored(sig) {
+			signals = append(signals, sig)
+		}
+	}
+	for _, sig := range signals {
 		_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
 		if errno != 0 {
 			c.failed(stepSignals, int(sig), errno)

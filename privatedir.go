@@ -24,6 +24,7 @@ import (
 type privateDir struct {
 	path   string
 	name   string
+	uid    int // -1 for the user's own
 	parent int // descriptors
 	self   int
 }
@@ -107,7 +108,7 @@ func makePrivateDir(parent int, path string, uid int, goOn func() bool) (*privat
 	}
 	defer flock(parent, unix.LOCK_UN)
 	name := randomHex(8)
-	self, err := takeSpare(parent, name), error(nil)
+	self, err := takeSpare(parent, name, uid), error(nil)
 	if self < 0 {
 		if err := unix.Mkdirat(parent, name, 0o700); err != nil {
 			return nil, &os.PathError{Op: "mkdir", Path: path + "/" + name, Err: err}
@@ -121,7 +122,7 @@ func makePrivateDir(parent int, path string, uid int, goOn func() bool) (*privat
 	}
 	if err == nil {
 		unix.Fchmod(self, 0o700)
-		return &privateDir{path: path + "/" + name, name: name, parent: parent, self: self}, nil
+		return &privateDir{path: path + "/" + name, name: name, uid: uid, parent: parent, self: self}, nil
 	}
 	unix.Unlinkat(parent, name, unix.AT_REMOVEDIR)
 	if self >= 0 {
@@ -130,18 +131,19 @@ func makePrivateDir(parent int, path string, uid int, goOn func() bool) (*privat
 	return nil, &os.PathError{Op: "prepare", Path: path + "/" + name, Err: err}
 }
 
-// A spare is known by its name.
+// A spare is known by its name, spare-UID-..., and is for the uid that it was
+// for: a process of that uid may still have it open.
 const (
 	sparePrefix = "spare-"
 	maxSpares   = 4
 )
 
-// takeSpare takes a spare under its new name, and its lock. It returns -1 if
-// there is none.
-func takeSpare(parent int, name string) int {
+// takeSpare takes a spare for the uid, under its new name, and its lock. It
+// returns -1 if there is none.
+func takeSpare(parent int, name string, uid int) int {
 	names, _ := readNames(parent)
 	for _, spare := range names {
-		if !strings.HasPrefix(spare, sparePrefix) {
+		if !strings.HasPrefix(spare, sparePrefix+strconv.Itoa(uid)+"-") {
 			continue
 		}
 		fd, err := openDirAt(parent, spare)
@@ -167,7 +169,7 @@ func (d *privateDir) becomeSpare() bool {
 	if unix.Fstat(d.self, &st) != nil || st.Size > grown || hasAttributes(d.self, d.parent) {
 		return false
 	}
-	return unix.Renameat(d.parent, d.name, d.parent, sparePrefix+d.name) == nil
+	return unix.Renameat(d.parent, d.name, d.parent, sparePrefix+strconv.Itoa(d.uid)+"-"+d.name) == nil
 }
 
 // sweepStale removes the directories in parent that no supervisor holds, and

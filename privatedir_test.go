@@ -186,9 +186,10 @@ func TestSweepStale(t *testing.T) {
 // it could tell.
 func TestSpare(t *testing.T) {
 	top := t.TempDir()
+	uid := -1
 	open := func() *privateDir {
 		t.Helper()
-		d, err := makePrivateDir(openTestDir(t, top), top, -1, func() bool { return false })
+		d, err := makePrivateDir(openTestDir(t, top), top, uid, func() bool { return false })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -261,5 +262,12 @@ func TestSpare(t *testing.T) {
 	}
 	if spares() != maxSpares {
 		t.Errorf("%d spares, want %d", spares(), maxSpares)
+	}
+	if os.Geteuid() == 0 { // another uid's call gets none of these
+		uid = 4711
+		defer open().remove()
+		if spares() != maxSpares+1 {
+			t.Errorf("%d directories, want %d", spares(), maxSpares+1)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +16,6 @@ import (
 type recordFile struct {
 	what string // for messages
 	path string // empty if none was asked for
-	only bool   // empties the file first, so that nobody takes an earlier call's line for this one's
 	fd   int    // -1 until it is open
 }
 
@@ -24,16 +24,28 @@ func (f *recordFile) open() (err error) {
 	if f.path == "" {
 		return nil
 	}
-	// Not blocking: a FIFO without a reader is refused, not waited for.
-	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
-	if f.only {
-		flags |= unix.O_TRUNC
+	// As root the directory may have been a call's, which put a link there.
+	var st unix.Stat_t
+	if unix.Lstat(f.path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK && st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return usageError("%s %s: is a link of uid %d, which is not followed", f.what, f.path, st.Uid)
 	}
+	// Not blocking: a FIFO without a reader is refused, not waited for.
+	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_APPEND | unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_NOCTTY
 	f.fd, err = unix.Open(f.path, flags, 0o600)
 	if err != nil {
 		return usageError("%s %s: %w", f.what, f.path, err)
 	}
 	return nil
+}
+
+// empty empties the file, so that nobody takes an earlier call's line for this
+// one's. What is no regular file stays as it is.
+func (f *recordFile) empty() { unix.Ftruncate(f.fd, 0) }
+
+// sameAs reports whether two open files are one.
+func (f *recordFile) sameAs(other *recordFile) bool {
+	var a, b unix.Stat_t
+	return unix.Fstat(f.fd, &a) == nil && unix.Fstat(other.fd, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino && a.Mode&unix.S_IFMT == unix.S_IFREG
 }
 
 // write writes the line and closes the file.
@@ -67,7 +79,7 @@ func newReport(path string) *report {
 	case "-":
 		return &report{onStderr: true, file: recordFile{fd: -1}}
 	}
-	return &report{file: recordFile{what: "report", path: path, only: true, fd: -1}}
+	return &report{file: recordFile{what: "report", path: path, fd: -1}}
 }
 
 // openRecords opens the files that the call was asked to write to. Its errors
@@ -81,9 +93,16 @@ func (c *call) openRecords() error {
 			return err
 		}
 	}
-	if c.report != nil {
-		return c.report.file.open()
+	if c.report == nil || c.report.onStderr {
+		return nil
 	}
+	if err := c.report.file.open(); err != nil {
+		return err
+	}
+	if c.audit != nil && c.report.file.sameAs(&c.audit.file) {
+		return usageError("--report %s: is the audit file, which a report would empty", c.report.file.path)
+	}
+	c.report.file.empty()
 	return nil
 }
 

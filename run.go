@@ -150,7 +150,7 @@ func (r *runOutput) report(o *outcome, argv []string) int {
 		r.writeRecords(record, o)
 	}
 	code = r.deliverLines(code)
-	if o.reaped && o.status.Signaled() && o.status.Signal() == unix.SIGINT && r.sup.term != nil && o.reason == reasonExited {
+	if r.interrupted(o) {
 		interrupt()
 	}
 	return code

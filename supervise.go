@@ -67,6 +67,10 @@ const (
 // target waits for.
 const terminalTick = 100 * time.Millisecond
 
+// signalsAtOnce is how long after each other two signals may arrive that were sent
+// one after the other.
+const signalsAtOnce = 20 * time.Millisecond
+
 // drainLimit bounds what is read from a pipe after teardown: more than the
 // largest pipe holds means that something that could not be killed still writes.
 const drainLimit = 4 << 20
@@ -140,8 +144,10 @@ type supervisor struct {
 	wakeRead, wakeWrite int
 	signals             *signals
 	cancels             chan syscall.Signal
-	stops               chan struct{} // SIGTSTP came
+	stops               chan struct{} // SIGTSTP came, and no SIGCONT after it
 	continued           atomic.Bool   // SIGCONT came
+	stopping            *time.Timer   // for heed alone, as is the next
+	lastContinued       time.Time
 
 	job  *job
 	tree *tree
@@ -175,7 +181,8 @@ type signals struct {
 func catchSignals() *signals {
 	s := &signals{make(chan os.Signal, 16), make(chan struct{})}
 	go func() {
-		for _, sig := range []syscall.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGTSTP} {
+		// SIGQUIT first: until then the runtime answers it with a dump of its stacks.
+		for _, sig := range []syscall.Signal{unix.SIGQUIT, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGTSTP} {
 			if !ignored(sig) {
 				signal.Notify(s.came, sig)
 			}
@@ -188,9 +195,6 @@ func catchSignals() *signals {
 
 // newSupervisor makes ready to spawn. It heeds the signals caught.
 func newSupervisor(signals *signals) (*supervisor, error) {
-	if err := roomForOwn(); err != nil {
-		return nil, err
-	}
 	t, err := newTree()
 	if err != nil {
 		return nil, err
@@ -217,9 +221,25 @@ func (s *supervisor) heed(sig os.Signal) {
 	switch sig {
 	case unix.SIGCHLD:
 	case unix.SIGCONT:
+		s.lastContinued = time.Now()
+		if s.stopping != nil {
+			s.stopping.Stop()
+		}
+		select {
+		case <-s.stops:
+		default:
+		}
 		s.continued.Store(true)
 	case unix.SIGTSTP:
-		notify(s.stops)
+		// The kernel takes back a stop that SIGCONT follows, but not one that was
+		// caught; so it is held back for as long as the two may be under way. Of
+		// those that wait the runtime delivers the lower number first, SIGCONT.
+		if time.Since(s.lastContinued) > signalsAtOnce {
+			s.stopping = time.AfterFunc(signalsAtOnce, func() {
+				notify(s.stops)
+				s.wake()
+			})
+		}
 	default:
 		s.cancels <- sig.(syscall.Signal)
 	}
@@ -261,12 +281,26 @@ func (s *supervisor) run(j *job, stdout, stderr int) *outcome {
 	}
 	s.drain()
 	s.out.usage = s.tree.usage
-	// A CPU limit of next to nothing may end the child stage before the target.
-	outOfCPU := s.out.reaped && s.out.status.Signaled() && s.out.status.Signal() == unix.SIGXCPU
-	if !s.out.started() && !outOfCPU && s.out.reason == reasonExited {
-		s.out.reason = reasonFailed
+	if !s.out.started() && s.out.reason == reasonExited {
+		s.endedEarly()
 	}
 	return &s.out
+}
+
+// endedEarly says what ended a child stage that did not get to the target.
+func (s *supervisor) endedEarly() {
+	s.out.reason = reasonFailed
+	if !s.out.reaped || !s.out.status.Signaled() {
+		return
+	}
+	switch sig := s.out.status.Signal(); sig {
+	case unix.SIGXCPU: // a CPU limit of next to nothing
+		s.out.reason = reasonExited
+	case unix.SIGINT, unix.SIGQUIT:
+		if s.term != nil { // typed there
+			s.out.reason, s.out.signal, s.out.spawned = reasonCancelled, sig, false
+		}
+	}
 }
 
 // reserveThreads has the runtime start the threads that supervision may need
@@ -324,8 +358,6 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 	if s.term != nil {
 		s.tree.sameSession()
 		s.job.attr.Setpgid = true
-		s.term.given = s.term.mine() && s.term.alone()
-		s.job.attr.Foreground, s.job.attr.Ctty = s.term.given, s.term.fd
 	}
 	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
 	// The parent-death signal fires when the thread that forked ends, so this
@@ -359,8 +391,18 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		s.abandon()
 		return nil
 	}
+	if s.term != nil && s.term.mine() && s.term.alone() {
+		s.term.hand(pid)
+	}
 	s.out.spawned = true
-	unix.Write(gate, word.encode()) // if this fails the child stage has, and said why
+	open := word.encode()
+	for len(open) > 0 {
+		n, err := unix.Write(gate, open)
+		if err != nil && err != unix.EINTR {
+			break // the child stage is gone, and has said why
+		}
+		open = open[max(n, 0):]
+	}
 	return nil
 }
 

@@ -45,6 +45,12 @@ func (t *terminal) foreground() int {
 // mine reports whether pyplaypen is in the foreground.
 func (t *terminal) mine() bool { return t.foreground() == t.group }
 
+// hand gives the target's group the foreground for the first time.
+func (t *terminal) hand(group int) {
+	t.given = true
+	t.give(group)
+}
+
 func (t *terminal) give(group int) { unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) }
 
 // takeBack takes the foreground and the modes back from the target's group. If
@@ -80,8 +86,7 @@ func (t *terminal) giveAgain(group int) {
 	if t.target != nil {
 		unix.IoctlSetTermios(t.fd, ioctlSetModesDrained, t.target)
 	}
-	t.given = true
-	t.give(group)
+	t.hand(group)
 }
 
 // alone reports whether no process but pyplaypen and those that wait for it is
@@ -118,8 +123,25 @@ func ignoreTerminalStops() (during func(fork func())) {
 	}
 }
 
-// interrupt ends pyplaypen by SIGINT, as its target at the terminal ended, so
-// that a shell's loop around it ends too.
+// interrupted reports whether the call was ended from the terminal by Ctrl-C,
+// which its target got, or pyplaypen where the target does not have the terminal.
+func (c *call) interrupted(o *outcome) bool {
+	switch {
+	case o.reason == reasonExited:
+		return c.sup.term != nil && o.reaped && o.status.Signaled() && o.status.Signal() == unix.SIGINT
+	case o.reason == reasonCancelled && o.signal == unix.SIGINT:
+		tty, err := unix.Open("/dev/tty", unix.O_RDONLY|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return false
+		}
+		defer unix.Close(tty)
+		group, err := unix.IoctlGetInt(tty, unix.TIOCGPGRP)
+		return err == nil && group == unix.Getpgrp()
+	}
+	return false
+}
+
+// interrupt ends pyplaypen by SIGINT, so that a shell's loop around it ends too.
 func interrupt() {
 	setDisposition(unix.SIGINT, takeDefault)
 	unix.Kill(os.Getpid(), unix.SIGINT)

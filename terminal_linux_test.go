@@ -176,12 +176,12 @@ func TestTerminalRestored(t *testing.T) {
 		{"timeout", "--limit wall_seconds=1", "stty raw -echo; sleep 60", nil, 124},
 		{"foreground with a child's group", "--limit wall_seconds=1", "exec bash --norc -ic \"stty raw -echo; sleep 60\"", nil, 124},
 		{"target killed", "", "stty raw -echo; kill -9 $$", nil, 137},
-		{"pyplaypen told to stop", "", "stty raw -echo; echo u\"\"p; sleep 60", func(k *keyboard) {
+		{"pyplaypen told to stop", "", "stty raw -echo; echo u\"\"p; exec sleep 60", func(k *keyboard) {
 			k.expect(`up\n`)
 			k.signalJob(unix.SIGTERM)
 		}, 143},
-		{"Ctrl-C", "", "echo u\"\"p; sleep 60", func(k *keyboard) { k.expect(`up\r\n`); k.types("\x03") }, 130},
-		{"Ctrl-C without --stdin", "plain", "echo u\"\"p; sleep 60", func(k *keyboard) { k.expect(`up\r\n`); k.types("\x03") }, 130},
+		{"Ctrl-C", "", "echo u\"\"p; exec sleep 60", func(k *keyboard) { k.expect(`up\r\n`); k.types("\x03") }, 130},
+		{"Ctrl-C without --stdin", "plain", "echo u\"\"p; exec sleep 60", func(k *keyboard) { k.expect(`up\r\n`); k.types("\x03") }, 130},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -250,13 +250,14 @@ func TestTerminalPipeline(t *testing.T) {
 // without pyplaypen.
 func TestTerminalInterruptEndsLoop(t *testing.T) {
 	t.Parallel()
-	k := newKeyboard(t)
-	k.types("for i in 1 2 3; do pyplaypen run --stdin -- sh -c 'echo round; sleep 60'; done\n")
-	k.expect(`\bround\r\n`)
-	k.types("\x03")
-	k.expect(prompt)
-	k.types("echo loop over\n")
-	k.expect(`\r\nloop over\r\n`)
+	for _, stdin := range []string{"--stdin", ""} {
+		k := newKeyboard(t)
+		k.types("for i in 1 2 3; do pyplaypen run " + stdin + " -- sh -c 'echo r\"\"ound; exec sleep 60'; done\n")
+		k.expect(`\bround\r\n`)
+		k.types("\x03")
+		k.expect(prompt)
+		k.code(130)
+	}
 }
 
 // TestSuspendWithoutTerminal shows that Ctrl-Z also stops a target that has no

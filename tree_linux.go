@@ -400,6 +400,7 @@ func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err err
 	t.forkThread = unix.Gettid()
 	fd = -1
 	attr.Sys.PidFD = &fd
+	attr.Sys.Pdeathsig = unix.SIGKILL // until the child stage's own
 	pid, err = syscall.ForkExec(selfExecutable, argv, attr)
 	if err == nil && fd < 0 {
 		if fd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err != nil {

@@ -50,7 +50,7 @@ func (c *call) judge(o *outcome, argv []string) verdict {
 	switch o.reason {
 	case reasonTimeout:
 		v.status, v.code, v.reason, v.limit = "timeout", exitTimeout, "limit", wallSeconds.String()
-		v.line = c.limits.assignment(wallSeconds) + " exceeded; process group terminated"
+		v.line = c.limits.assignment(wallSeconds) + " exceeded; " + whatEnded(o)
 	case reasonCancelled:
 		v.status, v.code, v.reason = "cancelled", exitSignal+int(o.signal), "cancelled"
 		v.line = "told to stop by " + signalName(o.signal) + "; " + whatEnded(o)
