@@ -7,6 +7,6 @@ trap 'rm -rf "$shims"' EXIT
 for name in python3 node make sleep; do
 	ln -s "$(command -v pyplaypen)" "$shims/$name"
 done
-PYPLAYPEN_LIMITS=${PYPLAYPEN_LIMITS:-wall_seconds=60,cpu_seconds=30,memory_bytes=2GiB}
+PYPLAYPEN_LIMITS=${PYPLAYPEN_LIMITS:-wall_seconds=60,cpu_seconds=30,memory_bytes=2GiB,process_count=64}
 export PYPLAYPEN_LIMITS
 PATH=$shims:$PATH "$@"
