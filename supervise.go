@@ -71,6 +71,10 @@ const terminalTick = 100 * time.Millisecond
 // one after the other.
 const signalsAtOnce = 20 * time.Millisecond
 
+// leftoversLook is how long to look for a process that the leader has left and
+// that the kernel knows of.
+const leftoversLook = 20 * time.Millisecond
+
 // drainLimit bounds what is read from a pipe after teardown: more than the
 // largest pipe holds means that something that could not be killed still writes.
 const drainLimit = 4 << 20
@@ -579,10 +583,9 @@ func (s *supervisor) leaderExited() {
 		s.finish()
 		return
 	}
-	for range 5 { // processes that come and go are easily missed
-		if s.out.leftovers = s.tree.descendants(time.Now().Add(s.lookTime())); s.out.leftovers != nil {
-			break
-		}
+	// Processes that come and go are easily missed.
+	for end := time.Now().Add(leftoversLook); s.out.leftovers == nil && time.Now().Before(end); {
+		s.out.leftovers = s.tree.descendants(time.Now().Add(s.lookTime()))
 	}
 	s.terminate(s.out.leftovers)
 }

@@ -7,6 +7,9 @@ trap 'rm -rf "$shims"' EXIT
 for name in python3 node make sleep; do
 	ln -s "$(command -v pyplaypen)" "$shims/$name"
 done
-PYPLAYPEN_LIMITS=${PYPLAYPEN_LIMITS:-wall_seconds=60,cpu_seconds=30,memory_bytes=2GiB,process_count=64}
+PYPLAYPEN_LIMITS=${PYPLAYPEN_LIMITS:-wall_seconds=60,cpu_seconds=30,memory_bytes=2GiB}
+if pyplaypen enforcement --check process_count 2>/dev/null; then
+	PYPLAYPEN_LIMITS=$PYPLAYPEN_LIMITS,process_count=64
+fi
 export PYPLAYPEN_LIMITS
 PATH=$shims:$PATH "$@"
