@@ -246,6 +246,30 @@ func TestTerminalPipeline(t *testing.T) {
 	k.expect(`got this\r\n(.|\n)*` + prompt)
 }
 
+// TestTerminalInterruptBeforeStart shows that Ctrl-C is pyplaypen's, and not the
+// child stage's, as long as the target is not there.
+func TestTerminalInterruptBeforeStart(t *testing.T) {
+	t.Parallel()
+	if !isRoot() {
+		return // only root's calls wait for anything then
+	}
+	dir := openTempDir(t)
+	held, err := openOwnDir(dir+"/"+privateDirsName(), 0o711)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(held)
+	if err := flock(held, unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	k := newKeyboard(t)
+	k.types("TMPDIR=" + dir + " pyplaypen run --stdin -- echo started\n")
+	k.expect(`started\r\n`) // as typed
+	k.types("\x03")
+	k.expect(`pyplaypen: told to stop by SIGINT; nothing was started\r\n(.|\n)*` + prompt)
+	k.code(130)
+}
+
 // TestTerminalInterruptEndsLoop shows that Ctrl-C ends a shell's loop, as it does
 // without pyplaypen.
 func TestTerminalInterruptEndsLoop(t *testing.T) {
