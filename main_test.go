@@ -24,20 +24,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The supervisor starts this very binary as its child stage, which must not
-	// run the tests.
-	if len(os.Args) > 1 && (os.Args[1] == childStage || os.Args[1] == probeStage) {
+	// The supervisor starts this very binary as its child stage, which init
+	// catches, and as its probe.
+	if len(os.Args) > 1 && os.Args[1] == probeStage {
 		os.Exit(mainCode())
 	}
 	// A link by another name is a shim. Test binaries are named something.test.
 	if _, isShim := shimName(os.Args[0]); isShim && !strings.HasSuffix(os.Args[0], ".test") {
 		os.Exit(mainCode())
 	}
-	// Scripts share the uid that root drops to, and with it a process_count of
-	// 16: so many at once leave room for all. -parallel overrides it.
-	if runtime.GOMAXPROCS(0) > 4 {
-		flag.Set("test.parallel", "4")
-	}
+	// Half of a script's time is waiting. More at once would be more than what a
+	// uid that some of them share may have of processes. -parallel overrides it.
+	flag.Set("test.parallel", "4")
 	testscript.Main(cleaningM{m}, programs)
 }
 
