@@ -414,29 +414,7 @@ func TestManualExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	examples := 0
-	for i, block := range strings.Split(string(page), ".Bd -literal -offset indent\n") {
-		if i == 0 {
-			continue
-		}
-		block, _, _ = strings.Cut(block, ".Ed\n")
-		for _, example := range strings.Split("\n"+mdocEscapes.Replace(block), "\n$ ")[1:] {
-			examples++
-			command, want, _ := strings.Cut(strings.ReplaceAll(example, "\\\n", " "), "\n")
-			if want != "" && !strings.HasSuffix(want, "\n") {
-				want += "\n"
-			}
-			t.Run(command, func(t *testing.T) {
-				t.Parallel()
-				if got := runExample(t, filepath.Dir(path), command); got != want {
-					t.Errorf("%s\nprints:\n%s\nthe manual says:\n%s", command, got, want)
-				}
-			})
-		}
-	}
-	if examples < 8 {
-		t.Errorf("only %d examples found", examples)
-	}
+	runExamples(t, filepath.Dir(path), mdocEscapes.Replace(string(page)), ".Bd -literal -offset indent\n", ".Ed\n", 8)
 }
 
 // TestManualRenders demands that the tools that show the page have nothing to

@@ -37,27 +37,31 @@ func TestReadmeExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	runExamples(t, filepath.Dir(path), string(text), "```console\n", "```\n", 10)
+}
+
+// runExamples runs the commands of the blocks between begin and end, of which
+// there should be at least so many, and compares what they print.
+func runExamples(t *testing.T, programDir, text, begin, end string, least int) {
+	t.Helper()
 	examples := 0
-	for i, block := range strings.Split(string(text), "```console\n") {
-		if i == 0 {
-			continue
-		}
-		block, _, _ = strings.Cut(block, "```\n")
+	for _, block := range strings.Split(text, begin)[1:] {
+		block, _, _ = strings.Cut(block, end)
 		for _, example := range strings.Split("\n"+block, "\n$ ")[1:] {
 			examples++
-			command, want, _ := strings.Cut(example, "\n")
+			command, want, _ := strings.Cut(strings.ReplaceAll(example, "\\\n", " "), "\n")
 			if want != "" && !strings.HasSuffix(want, "\n") {
 				want += "\n"
 			}
 			t.Run(command, func(t *testing.T) {
 				t.Parallel()
-				if got := runExample(t, filepath.Dir(path), command); got != want {
-					t.Errorf("%s\nprints:\n%s\nREADME says:\n%s", command, got, want)
+				if got := runExample(t, programDir, command); got != want {
+					t.Errorf("%s\nprints:\n%s\nwritten is:\n%s", command, got, want)
 				}
 			})
 		}
 	}
-	if examples < 10 {
+	if examples < least {
 		t.Errorf("only %d examples found", examples)
 	}
 }
