@@ -431,6 +431,7 @@ func (c *call) admit() *outcome {
 	}()
 	if c.slots != nil || c.uids != nil {
 		<-c.signals.caught
+		c.sup.listen()
 	}
 	if c.slots != nil {
 		f, o := c.slots.enter(c.deadline, c.sup.cancels, c.sup.stops)

@@ -397,6 +397,9 @@ func (c *call) flush(s *sink) (left int, sig syscall.Signal) {
 	var cancels chan syscall.Signal
 	var stops chan struct{}
 	if c.sup != nil {
+		if s.pending() > 0 {
+			c.sup.listen()
+		}
 		cancels, stops = c.sup.cancels, c.sup.stops
 	}
 	return s.flush(c.deadline, finalGrace, cancels, stops)

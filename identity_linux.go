@@ -5,6 +5,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -152,9 +154,10 @@ func hasAttributes(dir, parent int) bool {
 }
 
 // fillRandom fills p with random bytes, without what crypto/rand builds at its
-// first use.
+// first use, or unix.Getrandom for the vDSO.
 func fillRandom(p []byte) {
-	if n, err := unix.Getrandom(p, 0); n < len(p) || err != nil { // not for up to 256 bytes: getrandom(2)
-		panic(fmt.Sprintf("getrandom: %d, %v", n, err))
+	n, _, errno := syscall.Syscall(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), 0)
+	if n < uintptr(len(p)) || errno != 0 { // not for up to 256 bytes: getrandom(2)
+		panic(fmt.Sprintf("getrandom: %d, %v", n, errno))
 	}
 }

@@ -147,6 +147,7 @@ type supervisor struct {
 	withTerminalStops   func(fork func())
 	wakeRead, wakeWrite int
 	signals             *signals
+	listening           bool
 	cancels             chan syscall.Signal
 	stops               chan struct{} // SIGTSTP came, and no SIGCONT after it
 	continued           atomic.Bool   // SIGCONT came
@@ -197,28 +198,32 @@ func catchSignals() *signals {
 	return s
 }
 
-// newSupervisor makes ready to spawn. It heeds the signals caught.
-func newSupervisor(signals *signals) (*supervisor, error) {
-	t, err := newTree()
-	if err != nil {
-		return nil, err
-	}
-	s := &supervisor{tree: t, withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), stops: make(chan struct{}, 1), leaderFD: -1}
+func newSupervisor(signals *signals) (s *supervisor, err error) {
+	s = &supervisor{tree: newTree(), withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), stops: make(chan struct{}, 1), leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
 	unix.SetNonblock(s.wakeRead, true)
 	unix.SetNonblock(s.wakeWrite, true)
-	for len(signals.came) > 0 { // what came before counts before anything else does
-		s.heed(<-signals.came)
+	return s, nil
+}
+
+// listen begins to heed the signals caught. Whoever waits for something calls it
+// first.
+func (s *supervisor) listen() {
+	if s.listening {
+		return
+	}
+	s.listening = true
+	for len(s.signals.came) > 0 { // what came before counts before anything else does
+		s.heed(<-s.signals.came)
 	}
 	go func() {
-		for sig := range signals.came {
+		for sig := range s.signals.came {
 			s.heed(sig)
 			s.wake()
 		}
 	}()
-	return s, nil
 }
 
 func (s *supervisor) heed(sig os.Signal) {
@@ -380,10 +385,18 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		unix.Close(stderr)
 	}
 	if err != nil {
+		if noProc := s.tree.adopt(); noProc != nil { // which is also where the fork finds this program
+			return noProc
+		}
 		return fmt.Errorf("start the child stage: %w", err)
 	}
 	s.leaderFD = fd
 	s.tree.leader = pid
+	if err := s.tree.adopt(); err != nil {
+		s.abandon()
+		return err
+	}
+	s.listen()
 	threadsReady := reserveThreads()
 	<-s.signals.caught
 	word := targetEnv(s.job.env)

@@ -27,7 +27,9 @@ func (p process) String() string { return fmt.Sprintf("process group (leader pid
 // roomForOwn is for systems where a call bounds processes.
 func roomForOwn() error { return nil }
 
-func newTree() (*tree, error) { return &tree{denied: map[int]bool{}}, nil }
+func newTree() *tree { return &tree{denied: map[int]bool{}} }
+
+func (t *tree) adopt() error { return nil }
 
 // groupAlive asks whether the group has a member that is not the leader's zombie.
 func (t *tree) groupAlive() bool {

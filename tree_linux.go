@@ -50,20 +50,13 @@ type process struct {
 
 func (p process) String() string { return fmt.Sprintf("%s (pid %d)", p.name, p.pid) }
 
-func newTree() (*tree, error) {
+// newTree notes the children that there are. It comes before the fork.
+func newTree() *tree {
 	t := &tree{self: os.Getpid(), sent: map[int]syscall.Signal{}, denied: map[int]bool{}}
-	if link, err := os.Readlink("/proc/self"); err != nil || link != strconv.Itoa(t.self) {
-		return nil, errors.New("no /proc of this PID namespace: what descends from the command could not be found and killed")
-	}
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		return nil, fmt.Errorf("become a subreaper: %w", err)
-	}
-	// A kernel without CONFIG_PROC_CHILDREN.
-	_, err := os.Stat("/proc/self/task/" + strconv.Itoa(t.self) + "/children")
-	t.scan = err != nil || testOnlyNoChildrenFile
 	if !t.childrenRemain() {
-		return t, nil
+		return t
 	}
+	t.chooseListing()
 	t.foreign, t.foreignSessions = map[int]bool{}, map[int]bool{}
 	if sid, err := unix.Getsid(0); err == nil {
 		t.foreignSessions[sid] = true
@@ -74,7 +67,27 @@ func newTree() (*tree, error) {
 			t.foreignSessions[sid] = true
 		}
 	}
-	return t, nil
+	return t
+}
+
+// chooseListing finds out how to list children.
+func (t *tree) chooseListing() {
+	// A kernel without CONFIG_PROC_CHILDREN.
+	_, err := os.Stat("/proc/self/task/" + strconv.Itoa(t.self) + "/children")
+	t.scan = err != nil || testOnlyNoChildrenFile
+}
+
+// adopt makes this process the parent of whatever the tree orphans. Its error is
+// that the tree could not be torn down here, so nothing of it may start.
+func (t *tree) adopt() error {
+	if link, err := os.Readlink("/proc/self"); err != nil || link != strconv.Itoa(t.self) {
+		return errors.New("no /proc of this PID namespace: what descends from the command could not be found and killed")
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become a subreaper: %w", err)
+	}
+	t.chooseListing()
+	return nil
 }
 
 // ownProcesses is how many processes and threads pyplaypen may have when its
