@@ -70,8 +70,10 @@ func (b *processBound) enforcement() enforcement {
 func findProcessBound(root, ownUID, tryUserNamespace bool) processBound {
 	b := processBound{root: root, ownUID: ownUID}
 	if !root && processCountWorks {
-		b.cap = readPidsCap("/")
 		b.userNamespace = tryUserNamespace && userNamespaceWorks()
+		if !b.userNamespace {
+			b.cap = readPidsCap("/")
+		}
 	}
 	return b
 }

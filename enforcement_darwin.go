@@ -28,10 +28,6 @@ type pidsCap struct {
 
 func readPidsCap(string) pidsCap { return pidsCap{} }
 
-const probeStage = "__probe"
-
-func probeMain() int { return 1 }
-
 func enterUserNamespace(*syscall.SysProcAttr) {}
 
 func userNamespaceWorks() bool { return false }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,27 +39,69 @@ func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 }
 
-// probeStage is the first argument of the process that tries process_count in
-// a user namespace: it exits 0 if the limit binds.
-const probeStage = "__probe"
-
-// userNamespaceWorks tries it.
+// userNamespaceWorks tries it, with a process that is to be the only one: where
+// the limit binds it cannot fork. It is a fork of this one that makes nothing but
+// raw system calls, since a program of Go's takes a millisecond to start.
 func userNamespaceWorks() bool {
 	if !countsByNamespace() {
 		return false
 	}
-	attr := &syscall.SysProcAttr{}
-	enterUserNamespace(attr)
-	pid, err := syscall.ForkExec(selfExecutable, []string{"pyplaypen", probeStage}, &syscall.ProcAttr{Sys: attr})
+	hold, release, err := newPipe()
 	if err != nil {
+		return false
+	}
+	defer unix.Close(hold)
+	limit := unix.Rlimit{Cur: 1, Max: 1}
+	var buf [1]byte
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(unix.CLONE_NEWUSER|syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno == 0 && pid == 0 {
+		syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(release), 0, 0)
+		_, _, errno = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+		if errno == 0 {
+			_, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		}
+		var code uintptr // 0 also of what was forked
+		if errno == syscall.EAGAIN {
+			code = probeBinds
+		}
+		syscall.RawSyscall(syscall.SYS_READ, uintptr(hold), uintptr(unsafe.Pointer(&buf)), 1) // end of file, once the ids are mapped
+		syscall.RawSyscall6(syscall.SYS_WAIT4, ^uintptr(0), 0, 0, 0, 0, 0)                    // for what was forked
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, code, 0, 0)
+	}
+	if errno == 0 {
+		err = mapOwnIDs(int(pid))
+	}
+	unix.Close(release)
+	if errno != 0 {
 		return false
 	}
 	var status unix.WaitStatus
 	for {
-		if _, err = unix.Wait4(pid, &status, 0, nil); err != unix.EINTR {
-			return err == nil && status.Exited() && status.ExitStatus() == 0
+		if _, werr := unix.Wait4(int(pid), &status, 0, nil); werr != unix.EINTR {
+			return err == nil && werr == nil && status.Exited() && status.ExitStatus() == probeBinds
 		}
 	}
+}
+
+// probeBinds is how userNamespaceWorks's process says that the limit binds.
+const probeBinds = 42
+
+// mapOwnIDs does for a process in a new user namespace what enterUserNamespace
+// asks for.
+func mapOwnIDs(pid int) error {
+	own := func(id int) string { return strconv.Itoa(id) + " " + strconv.Itoa(id) + " 1\n" }
+	for _, file := range [][2]string{{"setgroups", "deny"}, {"uid_map", own(os.Geteuid())}, {"gid_map", own(os.Getegid())}} {
+		fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+file[0], unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		_, err = unix.Write(fd, []byte(file[1]))
+		unix.Close(fd)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // countsByNamespace reports whether the kernel is one that counts processes by
@@ -76,23 +119,6 @@ func releaseAtLeast(release string, major, minor int) bool {
 		return false
 	}
 	return a > major || a == major && b >= minor
-}
-
-// probeMain forks under a process count of one. The threads of the Go runtime
-// alone are more than that, so where the limit binds fork fails.
-func probeMain() int {
-	limit := rlim{unix.RLIMIT_NPROC, 1, 1}
-	if setRlimit(&limit) != 0 {
-		return 1
-	}
-	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
-	switch {
-	case errno == syscall.EAGAIN:
-		return 0
-	case errno == 0 && pid == 0:
-		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 1, 0, 0)
-	}
-	return 1
 }
 
 // userNamespaceLikely guesses, without making a process, whether

@@ -41,9 +41,6 @@ func mainCode() int {
 		return exitUsage // before Linux 5.18, execve(2) with an empty argv
 	}
 	_, isShim := shimName(os.Args[0])
-	if !isShim && len(os.Args) > 1 && os.Args[1] == probeStage {
-		return probeMain()
-	}
 	var code int
 	var err error
 	if isShim {

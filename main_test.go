@@ -24,11 +24,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The supervisor starts this very binary as its child stage, which init
-	// catches, and as its probe.
-	if len(os.Args) > 1 && os.Args[1] == probeStage {
-		os.Exit(mainCode())
-	}
 	// A link by another name is a shim. Test binaries are named something.test.
 	if _, isShim := shimName(os.Args[0]); isShim && !strings.HasSuffix(os.Args[0], ".test") {
 		os.Exit(mainCode())
