@@ -52,7 +52,7 @@ func (c *call) recorded() bool { return c.audit != nil || c.report != nil }
 func (c *call) record(event string, o *outcome, v verdict) map[string]any {
 	c.finished = time.Now()
 	effective, enforced := map[string]any{}, map[string]string{}
-	values := enforcements(c.processes)
+	values := c.enforcements()
 	for id, info := range limitTable {
 		if info.execOnly && event == eventProcess {
 			continue

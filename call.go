@@ -46,7 +46,7 @@ type call struct {
 
 	uid       int // to drop to; -1 if the target keeps the caller's
 	userNS    bool
-	processes enforcement // of process_count, for this call
+	processes enforcement // of process_count, for this call; empty if it is not known yet
 	notices   []string    // held until the call is known to start
 
 	streams
@@ -170,6 +170,10 @@ func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
 	if why.inPlace && requested && !root {
 		return usageError("%s: --in-place enforces it only as root, where the call drops to a UID; without --in-place run can make a user namespace for it", c.limits.assignment(processCount))
 	}
+	if !root && !requested && !why.exec && !why.inPlace {
+		// Then it decides nothing, and is looked up while the child stage starts.
+		return refuseRequested(c.limits, enforcements(""))
+	}
 	bound := findProcessBound(root, uids.own, requested || why.exec)
 	c.userNS = bound.userNamespace
 	c.processes = bound.enforcement()
@@ -184,13 +188,34 @@ func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
 	case requested && c.processes == enforcedByContainer && bound.cap.max > c.limits.value[processCount]:
 		c.notices = append(c.notices, capNotice(c.limits, bound.cap))
 	case unenforcedNames(values) != "":
-		words := "not enforced here: "
-		if unenforcedNames(values) == processCount.String() && !why.exec && !why.inPlace && userNamespaceLikely() {
-			words = "not enforced unless requested: "
-		}
-		c.notices = append(c.notices, words+unenforcedNames(values))
+		c.notices = append(c.notices, "not enforced here: "+unenforcedNames(values))
 	}
 	return nil
+}
+
+// enforcements are those of every limit for this call.
+func (c *call) enforcements() [numLimits]enforcement {
+	if c.processes == "" {
+		bound := findProcessBound(false, false, false)
+		c.processes = bound.enforcement()
+	}
+	return enforcements(c.processes)
+}
+
+// noteUnenforced says what a plain user's call that did not ask for process_count
+// goes without.
+func (c *call) noteUnenforced() {
+	if c.processes != "" || c.console.quiet {
+		return
+	}
+	names := unenforcedNames(c.enforcements())
+	switch {
+	case names == "":
+	case names == processCount.String() && userNamespaceLikely():
+		c.console.notice("not enforced unless requested: %s", names)
+	default:
+		c.console.notice("not enforced here: %s", names)
+	}
 }
 
 // lowerLimits takes over the hard rlimits that pyplaypen itself runs under,

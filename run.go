@@ -121,6 +121,8 @@ func (r *runOutput) supervise(argv []string) (*outcome, error) {
 	j.spec.rlimits = r.rlimits(0)
 	if r.uid >= 0 {
 		j.prepare = r.prepare(r.makePrivateDir, func() { r.takeDirectory(r.flags.RestoreOwnership) })
+	} else {
+		j.prepare = r.prepare(r.noteUnenforced)
 	}
 	return r.runJob(j, out, errFD), nil
 }
