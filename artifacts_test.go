@@ -28,10 +28,17 @@ func TestMIMEType(t *testing.T) {
 	}
 }
 
+// safe is closed: a test's workspace has no signal to wait for.
+var safe = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
 // openTestWorkspace makes one in a fresh directory.
 func openTestWorkspace(t *testing.T, dir, id string) *workspace {
 	t.Helper()
-	w, err := newWorkspace(dir, id, -1)
+	w, err := newWorkspace(dir, id, -1, safe)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +126,7 @@ func TestWorkspaceRace(t *testing.T) {
 	for i := range 8 {
 		wg.Go(func() {
 			for n := range 200 {
-				w, err := newWorkspace(dir, fmt.Sprintf("w%d-%d", i, n), -1)
+				w, err := newWorkspace(dir, fmt.Sprintf("w%d-%d", i, n), -1, safe)
 				if err != nil {
 					t.Error(err)
 					return
@@ -145,7 +152,7 @@ func TestOneWorkspaceForAnID(t *testing.T) {
 	got := make(chan *workspace, 16)
 	for range cap(got) {
 		wg.Go(func() {
-			w, err := newWorkspace(dir, "same", -1)
+			w, err := newWorkspace(dir, "same", -1, safe)
 			if err == nil {
 				got <- w
 			} else if !strings.HasSuffix(err.Error(), "same exists") {
@@ -170,7 +177,7 @@ func TestWorkspaceLeavesNothing(t *testing.T) {
 		return // everything works as root
 	}
 	dir := t.TempDir()
-	if w, err := newWorkspace(dir, "x", 1); err == nil { // a uid that a user can't give files to
+	if w, err := newWorkspace(dir, "x", 1, safe); err == nil { // a uid that a user can't give files to
 		w.close()
 		t.Fatal("no error")
 	}

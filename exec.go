@@ -151,8 +151,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 		o = c.admit()
 	}
 	if !f.SelfCheck && o == nil {
-		<-c.signals.caught
-		if x.workspace, err = newWorkspace(string(f.ArtifactDir), c.id, c.uid); err != nil {
+		if x.workspace, err = newWorkspace(string(f.ArtifactDir), c.id, c.uid, c.signals.caught); err != nil {
 			return 0, err
 		}
 		defer x.workspace.close()

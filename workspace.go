@@ -26,8 +26,9 @@ type workspace struct {
 	ownerGID        int
 }
 
-// newWorkspace makes it. Its errors are usage errors, and leave nothing behind.
-func newWorkspace(dir, id string, uid int) (*workspace, error) {
+// newWorkspace makes it, once safe is closed. Its errors are usage errors, and
+// leave nothing behind.
+func newWorkspace(dir, id string, uid int, safe <-chan struct{}) (*workspace, error) {
 	given := dir != ""
 	if !given {
 		dir = "."
@@ -57,6 +58,7 @@ func newWorkspace(dir, id string, uid int) (*workspace, error) {
 		return fail(err)
 	}
 	w.ownerUID, w.ownerGID = int(st.Uid), int(st.Gid)
+	<-safe
 	err = w.make()
 	if err == nil && uid >= 0 {
 		letPass(w.runs)
