@@ -159,30 +159,38 @@ func takeSpare(parent int, name string, uid int) int {
 }
 
 // becomeSpare empties the directory and keeps it, unless the call has changed
-// what the next one would notice.
-func (d *privateDir) becomeSpare() bool {
+// what the next one would notice. It returns the new name, or none.
+func (d *privateDir) becomeSpare() string {
 	if makeOwn(d.self) != nil || emptyDir(d.self) != nil {
-		return false
+		return ""
 	}
 	var st unix.Stat_t
 	const grown = 64 << 10 // directories do not shrink
 	if unix.Fstat(d.self, &st) != nil || st.Size > grown || hasAttributes(d.self, d.parent) {
-		return false
+		return ""
 	}
-	return unix.Renameat(d.parent, d.name, d.parent, sparePrefix+strconv.Itoa(d.uid)+"-"+d.name) == nil
+	spare := sparePrefix + strconv.Itoa(d.uid) + "-" + d.name
+	if unix.Renameat(d.parent, d.name, d.parent, spare) != nil {
+		return ""
+	}
+	return spare
 }
 
 // sweepStale removes the directories in parent that no supervisor holds, and
-// spares beyond a few. The lock on parent, under which they are made, is needed
-// only to tell them.
-func sweepStale(parent int) {
+// spares beyond a few, of which newest is not one: the next call is most likely
+// for the same uid. The lock on parent, under which they are made, is needed only
+// to tell them.
+func sweepStale(parent int, newest string) {
 	if flock(parent, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return // another call is here, and will look too
 	}
 	stale := map[string]int{}
 	names, _ := readNames(parent)
-	spares := 0
+	spares := 1
 	for _, name := range names {
+		if name == newest {
+			continue
+		}
 		if strings.HasPrefix(name, sparePrefix) {
 			if spares++; spares <= maxSpares {
 				continue
@@ -209,11 +217,12 @@ func sweepStale(parent int) {
 // calls have left.
 func (d *privateDir) remove() error {
 	var err error
-	if !d.becomeSpare() {
+	spare := d.becomeSpare()
+	if spare == "" {
 		err = removeTree(d.parent, d.name)
 	}
 	unix.Close(d.self)
-	sweepStale(d.parent)
+	sweepStale(d.parent, spare)
 	unix.Close(d.parent)
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", d.path, err)

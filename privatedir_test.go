@@ -173,7 +173,7 @@ func TestSweepStale(t *testing.T) {
 	if err := flock(openTestDir(t, top+"/held"), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	sweepStale(openTestDir(t, top))
+	sweepStale(openTestDir(t, top), "")
 	if _, err := os.Stat(top + "/held/sub"); err != nil {
 		t.Error(err)
 	}
@@ -265,9 +265,15 @@ func TestSpare(t *testing.T) {
 	}
 	if isRoot() { // another uid's call gets none of these
 		uid = 4711
-		defer open().remove()
+		d := open()
 		if spares() != maxSpares+1 {
 			t.Errorf("%d directories, want %d", spares(), maxSpares+1)
+		}
+		if err := d.remove(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(top + "/" + sparePrefix + "4711-" + d.name); err != nil || spares() != maxSpares {
+			t.Errorf("%d spares, want %d, and that of the last call among them: %v", spares(), maxSpares, err)
 		}
 	}
 }
