@@ -431,17 +431,16 @@ func (c *call) admit() *outcome {
 	}()
 	if c.slots != nil || c.uids != nil {
 		<-c.signals.caught
-		c.sup.listen()
 	}
 	if c.slots != nil {
-		f, o := c.slots.enter(c.deadline, c.sup.cancels, c.sup.stops)
+		f, o := c.slots.enter(c.deadline, c.signals.cancels, c.signals.stops)
 		if o != nil {
 			return o
 		}
 		c.locks = append(c.locks, f.fd)
 	}
 	if c.uids != nil {
-		f, o := c.uids.enter(c.deadline, c.sup.cancels, c.sup.stops)
+		f, o := c.uids.enter(c.deadline, c.signals.cancels, c.signals.stops)
 		if o != nil {
 			return o
 		}

@@ -81,6 +81,9 @@ type purpose struct{ exec, warnOnly, inPlace bool }
 func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	c := &call{start: start, uid: -1, limits: defaultLimits()}
 	if !why.inPlace { // which has nothing to undo
+		// The first timer has the runtime set up its poller, and it dies if no
+		// descriptor is left for that.
+		time.AfterFunc(time.Hour, func() {}).Stop()
 		c.noRoom = roomForOwn() // before anything takes threads
 		c.signals = catchSignals()
 	}
@@ -298,7 +301,7 @@ func (c *call) announce(f *callFlags) {
 
 // goOn reports whether the call is still to be started: its time is not up and
 // no signal has ended it.
-func (c *call) goOn() bool { return time.Now().Before(c.deadline) && len(c.sup.cancels) == 0 }
+func (c *call) goOn() bool { return time.Now().Before(c.deadline) && len(c.signals.cancels) == 0 }
 
 // prepare makes what the target needs, while the child stage starts, and returns
 // what that adds to its environment.
@@ -307,9 +310,14 @@ func (c *call) prepare(makers ...func()) func() goAhead {
 		for _, m := range makers {
 			m()
 		}
+		c.err.flush(time.Now(), noticesWait, nil, nil) // notices come before the target's output
 		return c.late
 	}
 }
+
+// noticesWait is how long the target waits for a reader of stderr that takes none
+// of the notices.
+const noticesWait = 20 * time.Millisecond
 
 // makePrivateDir makes the call's TMPDIR, which as root is its HOME too.
 func (c *call) makePrivateDir() {
@@ -419,15 +427,9 @@ func (c *call) deliverLines(code int) int {
 }
 
 func (c *call) flush(s *sink) (left int, sig syscall.Signal) {
-	var cancels chan syscall.Signal
-	var stops chan struct{}
-	if c.sup != nil {
-		if s.pending() > 0 {
-			c.sup.listen()
-		}
-		cancels, stops = c.sup.cancels, c.sup.stops
-	}
-	return s.flush(c.deadline, finalGrace, cancels, stops)
+	var none signals // in place of pyplaypen
+	from := cmp.Or(c.signals, &none)
+	return s.flush(c.deadline, finalGrace, from.cancels, from.stops)
 }
 
 // parseUID accepts the uids that a call may drop to.

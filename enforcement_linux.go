@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -39,21 +40,42 @@ func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 }
 
-// userNamespaceWorks tries it, with a process that is to be the only one: where
-// the limit binds it cannot fork. It is a fork of this one that makes nothing but
-// raw system calls, since a program of Go's takes a millisecond to start.
+// userNamespaceWorks tries it.
 func userNamespaceWorks() bool {
 	if !countsByNamespace() {
 		return false
 	}
+	for range probeTries {
+		if works, known := tryUserNamespace(); known {
+			return works
+		}
+	}
+	return false
+}
+
+// probeTries is how often to try after a signal to the whole group has hit the
+// process that was to tell.
+const probeTries = 5
+
+// tryUserNamespace has a process that is to be the only one in a namespace fork,
+// which fails where the limit binds. It is a fork of this one that makes nothing
+// but raw system calls, since a program of Go's takes a millisecond to start.
+func tryUserNamespace() (works, known bool) {
 	hold, release, err := newPipe()
 	if err != nil {
-		return false
+		return false, true
 	}
 	defer unix.Close(hold)
 	limit := unix.Rlimit{Cur: 1, Max: 1}
 	var buf [1]byte
-	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(unix.CLONE_NEWUSER|syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	var pid uintptr
+	var errno syscall.Errno
+	for end := time.Now().Add(namespacesEnd); ; {
+		pid, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(unix.CLONE_NEWUSER|syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		if errno != syscall.ENOSPC || !namespacesMayEnd(end) {
+			break
+		}
+	}
 	if errno == 0 && pid == 0 {
 		syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(release), 0, 0)
 		_, _, errno = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
@@ -73,14 +95,25 @@ func userNamespaceWorks() bool {
 	}
 	unix.Close(release)
 	if errno != 0 {
-		return false
+		return false, true
 	}
 	var status unix.WaitStatus
 	for {
 		if _, werr := unix.Wait4(int(pid), &status, 0, nil); werr != unix.EINTR {
-			return err == nil && werr == nil && status.Exited() && status.ExitStatus() == probeBinds
+			return err == nil && werr == nil && status.Exited() && status.ExitStatus() == probeBinds, !status.Signaled()
 		}
 	}
+}
+
+// namespacesEnd is how long to try again while there are too many user namespaces
+// (ENOSPC, clone(2)): the kernel frees one some time after its last process has
+// ended.
+const namespacesEnd = 200 * time.Millisecond
+
+// namespacesMayEnd waits a little, and reports whether it is worth another try.
+func namespacesMayEnd(end time.Time) bool {
+	time.Sleep(time.Millisecond)
+	return time.Now().Before(end)
 }
 
 // probeBinds is how userNamespaceWorks's process says that the limit binds.

@@ -133,7 +133,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	}
 	python, _ := f.Python.or("--python", "PYPLAYPEN_PYTHON")
 	x := &execCall{call: c, flags: f, python: cmp.Or(python, "python3"), reader: frameReader{limit: c.limits.value[resultFrameBytes]}}
-	if x.source, err = f.readSource(c.deadline, c.signals.came); err != nil {
+	if x.source, err = f.readSource(c.deadline, c.signals); err != nil {
 		return 0, err
 	}
 	if x.cwd, err = os.Getwd(); err != nil {
@@ -205,7 +205,7 @@ const builtinProjector = "numpy-pandas"
 // readSource does not wait for a pipe beyond the deadline or a signal. What comes
 // of the call then is a timeout, or what the signal makes of it, since nothing
 // starts any more.
-func (f *execCmd) readSource(deadline time.Time, signals chan os.Signal) ([]byte, error) {
+func (f *execCmd) readSource(deadline time.Time, signals *signals) ([]byte, error) {
 	if f.SelfCheck {
 		return nil, nil
 	}
@@ -235,18 +235,11 @@ func (f *execCmd) readSource(deadline time.Time, signals chan os.Signal) ([]byte
 				return nil, usageError("%w", r.err)
 			}
 			return r.source, nil
-		case sig := <-signals:
-			switch sig {
-			case unix.SIGTSTP:
-				stopSelf()
-			case unix.SIGCHLD, unix.SIGCONT: // nobody to continue yet
-			default:
-				select {
-				case signals <- sig: // for the supervisor
-				default: // which finds enough others
-				}
-				return nil, nil
-			}
+		case sig := <-signals.cancels:
+			signals.cancel(sig) // for the supervisor
+			return nil, nil
+		case <-signals.stops:
+			stopSelf()
 		case <-late.C:
 			return nil, nil
 		}

@@ -3,10 +3,8 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/signal"
 	"runtime"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -66,10 +64,6 @@ const (
 // terminalTick is how often pyplaypen looks whether it has the terminal that its
 // target waits for.
 const terminalTick = 100 * time.Millisecond
-
-// signalsAtOnce is how long after each other two signals may arrive that were sent
-// one after the other.
-const signalsAtOnce = 20 * time.Millisecond
 
 // leftoversLook is how long to look for a process that the leader has left and
 // that the kernel knows of.
@@ -147,12 +141,6 @@ type supervisor struct {
 	withTerminalStops   func(fork func())
 	wakeRead, wakeWrite int
 	signals             *signals
-	listening           bool
-	cancels             chan syscall.Signal
-	stops               chan struct{} // SIGTSTP came, and no SIGCONT after it
-	continued           atomic.Bool   // SIGCONT came
-	stopping            *time.Timer   // for heed alone, as is the next
-	lastContinued       time.Time
 
 	job  *job
 	tree *tree
@@ -171,87 +159,16 @@ type supervisor struct {
 	buf        []byte
 }
 
-// signals are those that pyplaypen catches.
-type signals struct {
-	came   chan os.Signal
-	caught chan struct{} // closed once all are caught
-}
-
-// catchSignals starts to catch the signals that ask for an end, or for a stop,
-// and those that supervision needs. INT, HUP and the like that the caller had
-// ignored stay ignored, for pyplaypen and for the target.
-//
-// The runtime takes two switches between threads for each, so this goes on
-// beside the caller, who waits for it before there is anything to undo.
-func catchSignals() *signals {
-	s := &signals{make(chan os.Signal, 16), make(chan struct{})}
-	go func() {
-		// SIGQUIT first: until then the runtime answers it with a dump of its stacks.
-		for _, sig := range []syscall.Signal{unix.SIGQUIT, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGTSTP} {
-			if !ignored(sig) {
-				signal.Notify(s.came, sig)
-			}
-		}
-		signal.Notify(s.came, unix.SIGCHLD, unix.SIGCONT)
-		close(s.caught)
-	}()
-	return s
-}
-
+// newSupervisor makes ready to spawn.
 func newSupervisor(signals *signals) (s *supervisor, err error) {
-	s = &supervisor{tree: newTree(), withTerminalStops: ignoreTerminalStops(), signals: signals, cancels: make(chan syscall.Signal, 16), stops: make(chan struct{}, 1), leaderFD: -1}
+	s = &supervisor{tree: newTree(), withTerminalStops: ignoreTerminalStops(), signals: signals, leaderFD: -1}
 	if s.wakeRead, s.wakeWrite, err = newPipe(); err != nil {
 		return nil, err
 	}
 	unix.SetNonblock(s.wakeRead, true)
 	unix.SetNonblock(s.wakeWrite, true)
+	signals.wake(s.wake)
 	return s, nil
-}
-
-// listen begins to heed the signals caught. Whoever waits for something calls it
-// first.
-func (s *supervisor) listen() {
-	if s.listening {
-		return
-	}
-	s.listening = true
-	for len(s.signals.came) > 0 { // what came before counts before anything else does
-		s.heed(<-s.signals.came)
-	}
-	go func() {
-		for sig := range s.signals.came {
-			s.heed(sig)
-			s.wake()
-		}
-	}()
-}
-
-func (s *supervisor) heed(sig os.Signal) {
-	switch sig {
-	case unix.SIGCHLD:
-	case unix.SIGCONT:
-		s.lastContinued = time.Now()
-		if s.stopping != nil {
-			s.stopping.Stop()
-		}
-		select {
-		case <-s.stops:
-		default:
-		}
-		s.continued.Store(true)
-	case unix.SIGTSTP:
-		// The kernel takes back a stop that SIGCONT follows, but not one that was
-		// caught; so it is held back for as long as the two may be under way. Of
-		// those that wait the runtime delivers the lower number first, SIGCONT.
-		if time.Since(s.lastContinued) > signalsAtOnce {
-			s.stopping = time.AfterFunc(signalsAtOnce, func() {
-				notify(s.stops)
-				s.wake()
-			})
-		}
-	default:
-		s.cancels <- sig.(syscall.Signal)
-	}
 }
 
 // wake makes poll return. It may be called from any goroutine.
@@ -305,9 +222,15 @@ func (s *supervisor) endedEarly() {
 	switch sig := s.out.status.Signal(); sig {
 	case unix.SIGXCPU: // a CPU limit of next to nothing
 		s.out.reason = reasonExited
-	case unix.SIGINT, unix.SIGQUIT:
-		if s.term != nil { // typed there
-			s.out.reason, s.out.signal, s.out.spawned = reasonCancelled, sig, false
+	case unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGHUP:
+		if s.term != nil && (sig == unix.SIGINT || sig == unix.SIGQUIT) { // typed there
+			s.signals.cancel(sig)
+		}
+		// Or sent to the group that both were in, a moment ago.
+		select {
+		case s.out.signal = <-s.signals.cancels:
+			s.out.reason, s.out.spawned = reasonCancelled, false
+		case <-time.After(signalsAtOnce):
 		}
 	}
 }
@@ -396,7 +319,6 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		s.abandon()
 		return err
 	}
-	s.listen()
 	threadsReady := reserveThreads()
 	<-s.signals.caught
 	word := targetEnv(s.job.env)
@@ -450,7 +372,7 @@ func (s *supervisor) abandon() {
 // cancelled returns the next signal that asks for an end.
 func (s *supervisor) cancelled() (syscall.Signal, bool) {
 	select {
-	case sig := <-s.cancels:
+	case sig := <-s.signals.cancels:
 		return sig, true
 	default:
 		return 0, false
@@ -550,14 +472,14 @@ func (s *supervisor) advance(woken bool) {
 // continue it. A shell that moves a running job to the foreground tells nobody,
 // so while a target waits for that pyplaypen looks again and again.
 func (s *supervisor) jobControl() {
-	if s.continued.Swap(false) {
+	if s.signals.continued.Swap(false) {
 		if s.term != nil {
 			s.term.giveAgain(s.tree.leader)
 		}
 		s.tree.signalGroup(unix.SIGCONT)
 	}
 	select {
-	case <-s.stops:
+	case <-s.signals.stops:
 		if !orphanedGroup(os.Getpid()) {
 			unix.Kill(-s.tree.leader, unix.SIGSTOP)
 			stopSelf()

@@ -414,7 +414,12 @@ func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err err
 	fd = -1
 	attr.Sys.PidFD = &fd
 	attr.Sys.Pdeathsig = unix.SIGKILL // until the child stage's own
-	pid, err = syscall.ForkExec(selfExecutable, argv, attr)
+	for end := time.Now().Add(namespacesEnd); ; {
+		pid, err = syscall.ForkExec(selfExecutable, argv, attr)
+		if err != syscall.ENOSPC || !namespacesMayEnd(end) {
+			break
+		}
+	}
 	if err == nil && fd < 0 {
 		if fd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err != nil {
 			unix.Kill(pid, unix.SIGKILL)

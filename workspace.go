@@ -97,6 +97,9 @@ func (w *workspace) make() error {
 			continue
 		}
 		if err != nil {
+			if made {
+				unix.Unlinkat(w.root, runsName, unix.AT_REMOVEDIR)
+			}
 			return err
 		}
 		if made && w.uid >= 0 {
