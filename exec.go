@@ -160,6 +160,7 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	switch err = openErr; {
 	case o != nil:
 	case err == nil:
+		x.python = x.passShim(x.python)
 		x.seeFrom(x.cwd)
 		o, err = x.supervise()
 	}
@@ -258,13 +259,20 @@ func (x *execCall) seeFrom(dir string) {
 	}
 	for _, name := range []string{"PATH", "PYTHONPATH"} {
 		if list, _ := lookupEnv(x.env, name); list != "" {
-			entries := strings.Split(list, ":")
-			for i, entry := range entries {
-				entries[i] = absoluteIn(dir, entry)
-			}
-			x.env = setEnv(x.env, name, strings.Join(entries, ":"))
+			x.env = setEnv(x.env, name, absoluteList(dir, list))
 		}
 	}
+	if x.search.path != "" {
+		x.search.path = absoluteList(dir, x.search.path)
+	}
+}
+
+func absoluteList(dir, list string) string {
+	entries := strings.Split(list, ":")
+	for i, entry := range entries {
+		entries[i] = absoluteIn(dir, entry)
+	}
+	return strings.Join(entries, ":")
 }
 
 // absoluteIn does not clean the path, since .. behind a link leads elsewhere.

@@ -43,7 +43,8 @@ func shim(arg0 string, args []string) (int, error) {
 		return 0, &exitError{exitCannotRun, "find pyplaypen's own file: " + err.Error()}
 	}
 	name, _ := shimName(arg0)
-	behind, keep, next := lookBehindShim(arg0, self)
+	list, set := os.LookupEnv("PATH")
+	behind, keep, next := lookBehindShim(arg0, search{list, set}, self)
 	if next == "" {
 		return 0, &exitError{exitNotFound, quoteName(name) + ": no other program of this name on PATH for the shim to run"}
 	}
@@ -70,14 +71,41 @@ func shimDepth() (int, error) {
 	return int(depth), nil
 }
 
+// passShim has the call look for its program behind the shim that it would find,
+// which would bind it once more, and returns the name to look for.
+func (c *call) passShim(arg0 string) string {
+	name, maybe := shimName(arg0)
+	self, err := os.Stat(selfExecutable)
+	if !maybe || err != nil {
+		return arg0
+	}
+	for _, candidate := range c.search.candidates(arg0, c.env) {
+		st, err := os.Stat(candidate)
+		if err != nil {
+			continue
+		}
+		if !os.SameFile(st, self) {
+			return arg0
+		}
+		list, set := lookupEnv(c.env, "PATH")
+		var keep search
+		if c.search, keep, _ = lookBehindShim(arg0, search{list, set}, self); keep.set {
+			c.env = setEnv(c.env, "PATH", keep.path)
+		}
+		return name
+	}
+	return arg0
+}
+
 // lookBehindShim returns where run is to look for the program, with the rights
-// of the child's uid as always: in the directories of PATH in which the name does
-// not lead to pyplaypen itself. keep is the program's own PATH, if that does not
-// stay as it is, and next the first program that is there for any uid.
-func lookBehindShim(arg0 string, self os.FileInfo) (behind, keep search, next string) {
+// of the child's uid as always: in the directories of was, its PATH, in which the
+// name does not lead to pyplaypen itself. keep is the program's own PATH, if
+// that does not stay as it is, and next the first program that is there for any
+// uid.
+func lookBehindShim(arg0 string, was search, self os.FileInfo) (behind, keep search, next string) {
 	name, _ := shimName(arg0)
-	old, set := os.LookupEnv("PATH")
-	if !set {
+	old := was.path
+	if !was.set {
 		old = defaultPath
 	}
 	isSelf := func(file string) bool {
