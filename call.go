@@ -284,6 +284,9 @@ func (c *call) open() error {
 		c.sup, wake = sup, sup.wake
 	}
 	c.out, c.err = newSink(1, wake), newSink(2, wake)
+	if c.out.isStream(c.err) {
+		c.err.last = c.out.last
+	}
 	c.console = newConsole(c.err)
 	c.env = c.environment.apply(os.Environ())
 	return err

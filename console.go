@@ -25,7 +25,7 @@ func newConsole(s *sink) *console {
 // that was asked for.
 func (c *console) line(format string, args ...any) {
 	text := prefix + oneLine(fmt.Sprintf(format, args...)) + "\n"
-	if c.sink.last != '\n' {
+	if *c.sink.last != '\n' {
 		text = "\n" + text
 	}
 	c.sink.put([]byte(text))

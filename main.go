@@ -100,6 +100,9 @@ func command(args []string) (int, error) {
 		if len(args) > 0 && args[0] == "run" && split < 0 && strings.HasPrefix(err.Error(), "unexpected argument") {
 			return 0, usageError("run: no -- before the command: pyplaypen run [flags] -- argv...")
 		}
+		if len(args) == 0 {
+			return 0, usageError("%w; see pyplaypen --help", err)
+		}
 		return 0, usageError("%w", err)
 	}
 	switch selected.Command() {

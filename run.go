@@ -142,8 +142,12 @@ func (r *runOutput) report(o *outcome, argv []string) int {
 		code = r.deliver(code) // stdout whole comes first
 		r.err.put(r.kept[1])
 	}
+	first := !buffered && r.err.last == r.out.last // or the lines could overtake stdout
+	if first {
+		code = r.deliver(code)
+	}
 	r.explain(o, argv, v.line)
-	if !buffered {
+	if !buffered && !first {
 		code = r.deliver(code)
 	}
 	if r.recorded() {

@@ -29,11 +29,18 @@ type sink struct {
 	err     error
 	filled  chan struct{}
 	drained chan struct{}
-	last    byte // the last byte put
+	last    *byte // the last byte put; shared by the sinks of one stream
 }
 
 func newSink(fd int, wake func()) *sink {
-	return &sink{fd: fd, wake: wake, last: '\n'}
+	last := byte('\n')
+	return &sink{fd: fd, wake: wake, last: &last}
+}
+
+// isStream reports whether both write to the same file, terminal or pipe.
+func (s *sink) isStream(other *sink) bool {
+	var a, b unix.Stat_t
+	return unix.Fstat(s.fd, &a) == nil && unix.Fstat(other.fd, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
 }
 
 // put queues a copy of p.
@@ -43,7 +50,7 @@ func (s *sink) put(p []byte) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = p[len(p)-1]
+	*s.last = p[len(p)-1]
 	if s.err != nil {
 		return
 	}

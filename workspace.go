@@ -34,6 +34,9 @@ func newWorkspace(dir, id string, uid int, safe <-chan struct{}) (*workspace, er
 		dir = "."
 	}
 	fail := func(err error) (*workspace, error) {
+		if !given {
+			return nil, usageError("workspace in the current directory: %w; --artifact-dir DIR has it elsewhere", err)
+		}
 		return nil, usageError("--artifact-dir %s: %w", quoteName(dir), err)
 	}
 	abs, err := filepath.Abs(dir)
