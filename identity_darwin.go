@@ -37,5 +37,3 @@ func hasAttributes(dir, _ int) bool {
 }
 
 func fillRandom(p []byte) { rand.Read(p) }
-
-func widenPipe(int) {}

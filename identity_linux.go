@@ -104,10 +104,6 @@ func allowReopen(fd int) {
 	}
 }
 
-// widenPipe has a pipe hold as much as a user may ask for by default (pipe(7)), so
-// that who writes much is stopped less often.
-func widenPipe(fd int) { unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, 1<<20) }
-
 // uidsInUse are those that processes run as, with one of the processes each. The
 // owner of /proc/PID would be cheaper to ask for, but is root for whatever the
 // kernel would not dump the core of. Zombies count against RLIMIT_NPROC, but do

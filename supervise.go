@@ -78,7 +78,6 @@ type inlet struct {
 	fd   int // -1 once closed
 	take func([]byte)
 	sink *sink // where take forwards to, if its reader can slow or stop the target
-	wide bool  // widenPipe was called
 }
 
 // A job is one command to supervise.
@@ -183,7 +182,7 @@ func (s *supervisor) addInlet(take func([]byte), sink *sink) (int, error) {
 		return -1, err
 	}
 	unix.SetNonblock(r, true)
-	s.inlets = append(s.inlets, &inlet{fd: r, take: take, sink: sink})
+	s.inlets = append(s.inlets, &inlet{r, take, sink})
 	return w, nil
 }
 
@@ -627,10 +626,6 @@ func (s *supervisor) read(in *inlet) (int, bool) {
 	n, err := unix.Read(in.fd, s.buf)
 	switch {
 	case n > 0:
-		if n == len(s.buf) && !in.wide {
-			in.wide = true
-			widenPipe(in.fd)
-		}
 		in.take(s.buf[:n])
 		return n, true
 	case err == unix.EAGAIN || err == unix.EINTR:
