@@ -160,9 +160,10 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	switch err = openErr; {
 	case o != nil:
 	case err == nil:
-		x.python = x.passShim(x.python)
-		x.seeFrom(x.cwd)
-		o, err = x.supervise()
+		if x.python, err = x.passShim(x.python); err == nil {
+			x.seeFrom(x.cwd)
+			o, err = x.supervise()
+		}
 	}
 	if err != nil {
 		o = &outcome{reason: reasonFailed, err: err}

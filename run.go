@@ -56,9 +56,11 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err == nil && o == nil {
 		c.announce(&f.callFlags)
 		if !c.search.set {
-			argv[0] = c.passShim(argv[0])
+			argv[0], err = c.passShim(argv[0])
 		}
-		o, err = r.supervise(argv)
+		if err == nil {
+			o, err = r.supervise(argv)
+		}
 	}
 	c.close()
 	if err != nil {

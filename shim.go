@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path"
 	"path/filepath"
@@ -71,30 +72,31 @@ func shimDepth() (int, error) {
 	return int(depth), nil
 }
 
-// passShim has the call look for its program behind the shim that it would find,
-// which would bind it once more, and returns the name to look for.
-func (c *call) passShim(arg0 string) string {
+// passShim has the call look for its program behind the shims on its PATH, which
+// would bind it once more, and returns the name to look for.
+func (c *call) passShim(arg0 string) (string, error) {
 	name, maybe := shimName(arg0)
 	self, err := os.Stat(selfExecutable)
 	if !maybe || err != nil {
-		return arg0
+		return arg0, nil
 	}
-	for _, candidate := range c.search.candidates(arg0, c.env) {
+	// All of them: which one the child's uid gets to is for execve(2) to tell.
+	if !slices.ContainsFunc(c.search.candidates(arg0, c.env), func(candidate string) bool {
 		st, err := os.Stat(candidate)
-		if err != nil {
-			continue
-		}
-		if !os.SameFile(st, self) {
-			return arg0
-		}
-		list, set := lookupEnv(c.env, "PATH")
-		var keep search
-		if c.search, keep, _ = lookBehindShim(arg0, search{list, set}, self); keep.set {
-			c.env = setEnv(c.env, "PATH", keep.path)
-		}
-		return name
+		return err == nil && os.SameFile(st, self)
+	}) {
+		return arg0, nil
 	}
-	return arg0
+	list, set := lookupEnv(c.env, "PATH")
+	behind, keep, next := lookBehindShim(arg0, search{list, set}, self)
+	if next == "" {
+		return arg0, errors.New("it is a shim, and no other program of this name is on PATH")
+	}
+	c.search = behind
+	if keep.set {
+		c.env = setEnv(c.env, "PATH", keep.path)
+	}
+	return name, nil
 }
 
 // lookBehindShim returns where run is to look for the program, with the rights

@@ -60,8 +60,13 @@ func catchSignals() *signals {
 	return s
 }
 
-// wake has f called after each signal from now on.
-func (s *signals) wake(f func()) { s.wakeUp.Store(&f) }
+// wake has f called after each signal, those that wait included.
+func (s *signals) wake(f func()) {
+	s.wakeUp.Store(&f)
+	if len(s.stops) > 0 || s.continued.Load() {
+		f()
+	}
+}
 
 func (s *signals) arrived() {
 	if f := s.wakeUp.Load(); f != nil {

@@ -125,3 +125,17 @@ func TestNoticesComeFirst(t *testing.T) {
 		unix.Close(r)
 	}
 }
+
+// What came before anybody could be woken wakes at once.
+func TestWakeForWhatWaits(t *testing.T) {
+	for _, stop := range []bool{true, false} {
+		s, woken := &signals{stops: make(chan struct{}, 1)}, false
+		if stop {
+			notify(s.stops)
+		}
+		s.wake(func() { woken = true })
+		if woken != stop {
+			t.Errorf("stop %v: woken %v", stop, woken)
+		}
+	}
+}
