@@ -223,6 +223,8 @@ func condition(name string) (bool, error) {
 		return exec.Command("/usr/bin/python3", "-c", "import numpy, pandas").Run() == nil, nil
 	case "userns":
 		return userNamespaceWorks(), nil
+	case "nslimit": // to be set in a user namespace; /proc/sys may be read-only
+		return exec.Command("unshare", "-U", "--map-root-user", "sh", "-c", "echo 2 >/proc/sys/user/max_user_namespaces").Run() == nil, nil
 	case "mountns": // a mount namespace to try file systems in
 		return exec.Command("unshare", "-m", "true").Run() == nil, nil
 	}
