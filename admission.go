@@ -6,7 +6,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -324,11 +323,11 @@ func (p *place) wait() {
 
 // stop lets others be the head while this process is stopped. One that
 // waits in flock(2) leaves the kernel's list by itself when it is stopped.
-func (p *place) stop() {
+func (p *place) stop(from *signals) {
 	if p.head {
 		flock(p.queue, unix.LOCK_UN)
 	}
-	stopSelf()
+	from.stop()
 	if p.head {
 		p.head = false
 		p.wait()
@@ -344,7 +343,7 @@ func (p *place) leave() {
 
 // enter takes one of the pool's locks for the call. It waits for one until the
 // call's deadline or a signal, and then returns the call's outcome.
-func (p *lockPool) enter(deadline time.Time, cancels <-chan syscall.Signal, stops <-chan struct{}) (find, *outcome) {
+func (p *lockPool) enter(deadline time.Time, from *signals) (find, *outcome) {
 	failed := func(why reason, err error) (find, *outcome) {
 		return find{fd: -1}, &outcome{reason: why, err: err}
 	}
@@ -388,11 +387,11 @@ func (p *lockPool) enter(deadline time.Time, cancels <-chan syscall.Signal, stop
 				return failed(reasonFailed, &os.PathError{Op: "lock", Path: queuePath, Err: err})
 			}
 		case <-next.C:
-		case <-stops:
-			at.stop()
+		case <-from.stops:
+			at.stop(from)
 			found = 0
 			continue
-		case sig := <-cancels:
+		case sig := <-from.cancels:
 			return find{fd: -1}, &outcome{reason: reasonCancelled, signal: sig}
 		case <-late.C:
 			return failed(reasonBusy, errors.New(p.busy(f.inUse)))
@@ -433,14 +432,14 @@ func (c *call) admit() *outcome {
 		<-c.signals.caught
 	}
 	if c.slots != nil {
-		f, o := c.slots.enter(c.deadline, c.signals.cancels, c.signals.stops)
+		f, o := c.slots.enter(c.deadline, c.signals)
 		if o != nil {
 			return o
 		}
 		c.locks = append(c.locks, f.fd)
 	}
 	if c.uids != nil {
-		f, o := c.uids.enter(c.deadline, c.signals.cancels, c.signals.stops)
+		f, o := c.uids.enter(c.deadline, c.signals)
 		if o != nil {
 			return o
 		}

@@ -179,7 +179,7 @@ func TestQueueHeadStopped(t *testing.T) {
 	if err := flock(queue, unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	f, o := p.enter(time.Now().Add(patience), nil, nil)
+	f, o := p.enter(time.Now().Add(patience), &signals{})
 	if o != nil {
 		t.Fatalf("%+v", o)
 	}
@@ -202,7 +202,7 @@ func TestQueueHeadStopped(t *testing.T) {
 			time.Sleep(30 * time.Millisecond)
 		}
 	}()
-	if got, o := p.enter(time.Now().Add(time.Second), nil, nil); o == nil {
+	if got, o := p.enter(time.Now().Add(time.Second), &signals{}); o == nil {
 		t.Error("it overtook a head that is alive")
 		got.drop()
 	}

@@ -313,7 +313,7 @@ func (c *call) prepare(makers ...func()) func() goAhead {
 		for _, m := range makers {
 			m()
 		}
-		c.err.flush(time.Now(), noticesWait, nil, nil) // notices come before the target's output
+		c.err.flush(time.Now(), noticesWait, &signals{}) // notices come before the target's output
 		return c.late
 	}
 }
@@ -430,9 +430,11 @@ func (c *call) deliverLines(code int) int {
 }
 
 func (c *call) flush(s *sink) (left int, sig syscall.Signal) {
-	var none signals // in place of pyplaypen
-	from := cmp.Or(c.signals, &none)
-	return s.flush(c.deadline, finalGrace, from.cancels, from.stops)
+	from := c.signals
+	if from == nil { // in place of pyplaypen
+		from = &signals{}
+	}
+	return s.flush(c.deadline, finalGrace, from)
 }
 
 // parseUID accepts the uids that a call may drop to.

@@ -241,7 +241,7 @@ func (f *execCmd) readSource(deadline time.Time, signals *signals) ([]byte, erro
 			signals.cancel(sig) // for the supervisor
 			return nil, nil
 		case <-signals.stops:
-			stopSelf()
+			signals.stop()
 		case <-late.C:
 			return nil, nil
 		}

@@ -14,12 +14,24 @@ import (
 type signals struct {
 	caught    chan struct{}       // closed once all are caught
 	cancels   chan syscall.Signal // they ask for an end
-	stops     chan struct{}       // SIGTSTP came, and no SIGCONT after it
+	stops     chan struct{}       // SIGTSTP came, and no SIGCONT after it: time for stop
 	continued atomic.Bool         // SIGCONT came
 	wakeUp    atomic.Pointer[func()]
+	requests  chan chan struct{} // of stop
 
-	stopping      *time.Timer // for control alone, as is the next
+	// For heed and what it calls alone.
+	holding       bool             // holdStop was called last, not releaseStop
+	due           <-chan time.Time // when stops is to be told of it
 	lastContinued time.Time
+}
+
+func newSignals() *signals {
+	return &signals{
+		caught:   make(chan struct{}),
+		cancels:  make(chan syscall.Signal, 16),
+		stops:    make(chan struct{}, 1),
+		requests: make(chan chan struct{}),
+	}
 }
 
 // catchSignals starts to catch the signals that ask for an end, or for a stop,
@@ -31,7 +43,7 @@ type signals struct {
 // for an end has a channel of its own, since os/signal drops a signal for which
 // there is no room.
 func catchSignals() *signals {
-	s := &signals{caught: make(chan struct{}), cancels: make(chan syscall.Signal, 16), stops: make(chan struct{}, 1)}
+	s := newSignals()
 	ends, job, children := make(chan os.Signal, 16), make(chan os.Signal, 16), make(chan os.Signal, 1)
 	go func() {
 		// SIGQUIT first: until then the runtime answers it with a dump of its stacks.
@@ -46,18 +58,34 @@ func catchSignals() *signals {
 			signal.Notify(job, unix.SIGTSTP)
 		}
 		close(s.caught)
-		for {
-			select {
-			case sig := <-ends:
-				s.cancel(sig.(syscall.Signal))
-			case sig := <-job:
-				s.control(sig)
-			case <-children:
-			}
-			s.arrived()
-		}
+		s.heed(ends, job, children)
 	}()
 	return s
+}
+
+func (s *signals) heed(ends, job, children <-chan os.Signal) {
+	for {
+		select {
+		case sig := <-ends:
+			s.cancel(sig.(syscall.Signal))
+		case sig := <-job:
+			s.control(sig)
+		case <-children:
+		case <-s.due:
+			s.due = nil
+			for len(job) > 0 {
+				s.control(<-job)
+			}
+			if s.holding {
+				notify(s.stops)
+			}
+		case done := <-s.requests:
+			s.release(takeDefault)
+			close(done)
+			continue
+		}
+		s.arrived()
+	}
 }
 
 // wake has f called after each signal, those that wait included.
@@ -83,31 +111,49 @@ func (s *signals) cancel(sig syscall.Signal) {
 	}
 }
 
-// signalsAtOnce is how long after each other two signals may arrive that were sent
-// one after the other.
-const signalsAtOnce = 20 * time.Millisecond
+const (
+	// signalsAtOnce is how long after each other two signals may arrive that were
+	// sent one after the other.
+	signalsAtOnce = 50 * time.Millisecond
 
-// control heeds the two signals of job control.
+	// stopsAgain is how long after a SIGCONT a SIGTSTP is taken for a new one. It
+	// is longer for a busy machine, and short for who types it.
+	stopsAgain = 100 * time.Millisecond
+)
+
+// control heeds the two signals of job control. The kernel takes back a stop that
+// SIGCONT follows, but not one that was caught; so it is given one to hold in its
+// place. A SIGCONT that came before that is waited for. Of signals that wait the
+// runtime delivers the lower number first, SIGCONT.
 func (s *signals) control(sig os.Signal) {
-	if s.stopping != nil {
-		s.stopping.Stop()
-	}
-	if sig == unix.SIGCONT {
+	switch {
+	case sig == unix.SIGCONT:
 		s.lastContinued = time.Now()
+		s.release(ignore)
 		select {
 		case <-s.stops:
 		default:
 		}
 		s.continued.Store(true)
-		return
+	case !s.holding && time.Since(s.lastContinued) > stopsAgain:
+		s.holding = true
+		holdStop()
+		s.due = time.After(signalsAtOnce)
 	}
-	// The kernel takes back a stop that SIGCONT follows, but not one that was
-	// caught; so it is held back for as long as the two may be under way. Of
-	// those that wait the runtime delivers the lower number first, SIGCONT.
-	if time.Since(s.lastContinued) > signalsAtOnce {
-		s.stopping = time.AfterFunc(signalsAtOnce, func() {
-			notify(s.stops)
-			s.arrived()
-		})
+}
+
+func (s *signals) release(d disposition) {
+	if s.holding {
+		s.holding, s.due = false, nil
+		releaseStop(d)
 	}
+}
+
+// stop stops this process, for whoever was told by stops, as SIGTSTP would by
+// default: not in an orphaned process group. It returns once SIGCONT has come, at
+// once if that was before.
+func (s *signals) stop() {
+	done := make(chan struct{})
+	s.requests <- done
+	<-done
 }

@@ -48,9 +48,10 @@ func TestStopIsTakenBack(t *testing.T) {
 		{"stop, stop, continue", []os.Signal{unix.SIGTSTP, unix.SIGTSTP, unix.SIGCONT}, false},
 		{"continue, stop", []os.Signal{unix.SIGCONT, unix.SIGTSTP}, false},
 	} {
-		s := &signals{stops: make(chan struct{}, 1)}
+		s, job := newSignals(), make(chan os.Signal)
+		go s.heed(nil, job, nil)
 		for _, sig := range test.signals {
-			s.control(sig)
+			job <- sig
 		}
 		select {
 		case <-s.stops:
@@ -78,7 +79,7 @@ func TestEndedEarly(t *testing.T) {
 		{"to the child stage", unix.WaitStatus(unix.SIGTERM), false, reasonFailed},
 		{"none", unix.WaitStatus(unix.SIGKILL), false, reasonFailed},
 	} {
-		s := &supervisor{signals: &signals{cancels: make(chan unix.Signal, 1)}}
+		s := &supervisor{signals: newSignals()}
 		s.out.reaped, s.out.status, s.out.spawned = true, test.status, true
 		if test.own {
 			s.signals.cancel(unix.SIGINT)
@@ -129,7 +130,7 @@ func TestNoticesComeFirst(t *testing.T) {
 // What came before anybody could be woken wakes at once.
 func TestWakeForWhatWaits(t *testing.T) {
 	for _, stop := range []bool{true, false} {
-		s, woken := &signals{stops: make(chan struct{}, 1)}, false
+		s, woken := newSignals(), false
 		if stop {
 			notify(s.stops)
 		}

@@ -87,13 +87,14 @@ func (s *sink) pending() int {
 
 // flush waits until everything is written or has failed. It gives up when the
 // deadline is past and the reader took nothing for grace, or took long in all,
-// and when a signal says so. It returns the number of bytes left behind, and
-// that signal. It stops this process when that is asked for.
-func (s *sink) flush(deadline time.Time, grace time.Duration, cancels <-chan syscall.Signal, stops <-chan struct{}) (int, syscall.Signal) {
+// and soon after a signal says so. It returns the number of bytes left behind, and
+// that signal if there are any. It stops this process when that is asked for.
+func (s *sink) flush(deadline time.Time, grace time.Duration, from *signals) (left int, sig syscall.Signal) {
 	const graces = 10 // as many for a reader that takes a little now and then
 	last := time.Now().Add(max(0, time.Until(deadline)) + graces*grace)
+	cancels := from.cancels
 	for {
-		left := s.pending()
+		left = s.pending()
 		if left == 0 {
 			return 0, 0
 		}
@@ -101,18 +102,24 @@ func (s *sink) flush(deadline time.Time, grace time.Duration, cancels <-chan sys
 		select {
 		case <-s.drained:
 			timer.Stop()
-		case <-stops:
+		case <-from.stops:
 			timer.Stop()
-			stopSelf()
-		case sig := <-cancels:
-			return s.pending(), sig
+			from.stop()
+		case sig = <-cancels:
+			timer.Stop()
+			cancels, last = nil, time.Now().Add(signalGrace)
 		case <-timer.C:
 			if s.pending() == left || !time.Now().Before(last) {
-				return s.pending(), 0
+				return s.pending(), sig
 			}
 		}
 	}
 }
+
+// signalGrace is how long what was said already may take after a signal that ends
+// the call, for a reader who is there: the signal may be the second of two, and
+// the first one's consequences under way.
+const signalGrace = 100 * time.Millisecond
 
 func (s *sink) run() {
 	for range s.filled {

@@ -482,8 +482,8 @@ func (s *supervisor) jobControl() {
 	case <-s.signals.stops:
 		if !orphanedGroup(os.Getpid()) {
 			unix.Kill(-s.tree.leader, unix.SIGSTOP)
-			stopSelf()
 		}
+		s.signals.stop()
 	default:
 	}
 	if s.term == nil {

@@ -20,9 +20,13 @@ func orphanedGroup(int) bool {
 	return err1 != nil || err2 != nil || sid != parent
 }
 
-// stopSelf stops this process, as SIGTSTP would by default.
-func stopSelf() {
-	if !orphanedGroup(os.Getpid()) {
+// holdStop and releaseStop: the kernel holds nothing for us here, so a SIGCONT
+// that comes just before the stop is lost.
+func holdStop() {}
+
+// releaseStop with takeDefault stops this process, as SIGTSTP would by default.
+func releaseStop(d disposition) {
+	if d == takeDefault && !orphanedGroup(os.Getpid()) {
 		unix.Kill(os.Getpid(), unix.SIGSTOP)
 	}
 }

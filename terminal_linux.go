@@ -31,15 +31,31 @@ func orphanedGroup(pid int) bool {
 	return true
 }
 
-// stopSelf stops this process, as SIGTSTP would by default: not in an orphaned
-// process group. The signal is the calling thread's, so that nothing more is done
-// before it.
-func stopSelf() {
+// holdStop has a SIGTSTP wait for the calling goroutine's thread, from which the
+// kernel takes it if SIGCONT comes first, see signal(7). The goroutine has to
+// call releaseStop.
+func holdStop() {
 	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if !orphanedGroup(os.Getpid()) {
-		unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
-	}
+	setBlocked(unix.SIG_BLOCK)
+	unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGTSTP)
+}
+
+// releaseStop gives the signal that waits free. With takeDefault it stops this
+// process, before the function returns, unless the process group is orphaned; with
+// ignore it is gone.
+func releaseStop(d disposition) {
+	caught := getAction(unix.SIGTSTP)
+	setDisposition(unix.SIGTSTP, d)
+	setBlocked(unix.SIG_UNBLOCK)
+	setAction(unix.SIGTSTP, &caught)
+	runtime.UnlockOSThread()
+}
+
+// setBlocked does how, of rt_sigprocmask(2), with SIGTSTP.
+func setBlocked(how int) {
+	var set unix.Sigset_t
+	set.Val[0] = 1 << (unix.SIGTSTP - 1)
+	unix.PthreadSigmask(how, &set, nil)
 }
 
 // groupHasOnlyAncestors reports whether the members of pid's group are pid and
@@ -79,17 +95,19 @@ type sigaction struct {
 	mask            uint64
 }
 
+func getAction(sig syscall.Signal) (action sigaction) {
+	syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&action)), unsafe.Sizeof(action.mask), 0, 0)
+	return action
+}
+
+func setAction(sig syscall.Signal, action *sigaction) {
+	syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(action)), 0, unsafe.Sizeof(action.mask), 0, 0)
+}
+
 // setDisposition sets it behind the runtime's back: signal.Reset does not give
 // an ignored signal of job control its default again.
-func setDisposition(sig syscall.Signal, d disposition) {
-	action := sigaction{handler: d}
-	syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
-}
+func setDisposition(sig syscall.Signal, d disposition) { setAction(sig, &sigaction{handler: d}) }
 
 // ignored reports whether the signal is ignored. signal.Ignored does not know it
 // of the signals of job control, which the runtime leaves alone at its start.
-func ignored(sig syscall.Signal) bool {
-	var action sigaction
-	_, _, errno := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), 0, uintptr(unsafe.Pointer(&action)), unsafe.Sizeof(action.mask), 0, 0)
-	return errno == 0 && action.handler == ignore
-}
+func ignored(sig syscall.Signal) bool { return getAction(sig).handler == ignore }

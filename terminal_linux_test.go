@@ -173,8 +173,8 @@ func TestTerminalRestored(t *testing.T) {
 		code                int
 	}{
 		{"exit", "", "stty raw -echo; exit 5", nil, 5},
-		{"timeout", "--limit wall_seconds=1", "stty raw -echo; sleep 60", nil, 124},
-		{"foreground with a child's group", "--limit wall_seconds=1", "exec bash --norc -ic \"stty raw -echo; sleep 60\"", nil, 124},
+		{"timeout", "--limit wall_seconds=3", "stty raw -echo; sleep 60", nil, 124},
+		{"foreground with a child's group", "--limit wall_seconds=3", "exec bash --norc -ic \"stty raw -echo; sleep 60\"", nil, 124},
 		{"target killed", "", "stty raw -echo; kill -9 $$", nil, 137},
 		{"pyplaypen told to stop", "", "stty raw -echo; echo u\"\"p; exec sleep 60", func(k *keyboard) {
 			k.expect(`up\n`)
@@ -214,7 +214,7 @@ func TestTerminalBackground(t *testing.T) {
 	k.types("stty tostop cols 200\n")
 	k.expect(prompt)
 	// It wants to read: it is stopped, and the wall clock ends it.
-	k.types("pyplaypen run --stdin --limit wall_seconds=1 --kill-after 0.1 -- cat &\n")
+	k.types("pyplaypen run --stdin --limit wall_seconds=3 --kill-after 0.1 -- cat &\n")
 	k.expect(prompt)
 	k.types("wait %1; echo code=$?.\n")
 	k.expect(`\r\ncode=124\.\r\n`)
@@ -240,8 +240,8 @@ func TestTerminalPipeline(t *testing.T) {
 	k := newKeyboard(t)
 	k.types("stty cols 200\n")
 	k.expect(`cols 200\r\n(.|\n)*` + prompt)
-	k.types("pyplaypen run --stdin --limit wall_seconds=1 --kill-after 0.1 -- sleep 60 | sh -c 'read x </dev/tty; echo got $x'\n")
-	k.expect(`wall_seconds=1 exceeded`)
+	k.types("pyplaypen run --stdin --limit wall_seconds=3 --kill-after 0.1 -- sleep 60 | sh -c 'read x </dev/tty; echo got $x'\n")
+	k.expect(`wall_seconds=3 exceeded`)
 	k.types("this\n")
 	k.expect(`got this\r\n(.|\n)*` + prompt)
 }
@@ -390,4 +390,44 @@ func (k *keyboard) shellPID() int {
 		k.t.Fatal(err)
 	}
 	return sid
+}
+
+// TestHeldStop shows that a stop that is held back happens, unless SIGCONT comes
+// before it.
+func TestHeldStop(t *testing.T) {
+	const variable = "PYPLAYPEN_TEST_HELD_STOP"
+	switch os.Getenv(variable) {
+	case "stops":
+		holdStop()
+		releaseStop(takeDefault)
+		return
+	case "goes on":
+		for range 100 {
+			holdStop()
+			unix.Kill(os.Getpid(), unix.SIGCONT)
+			releaseStop(takeDefault)
+			holdStop()
+			releaseStop(ignore)
+		}
+		return
+	}
+	for _, what := range []string{"stops", "goes on"} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestHeldStop$")
+		cmd.Env = append(os.Environ(), variable+"="+what)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // whose parent is outside: not orphaned
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var status unix.WaitStatus
+		if _, err := unix.Wait4(cmd.Process.Pid, &status, unix.WUNTRACED, nil); err != nil {
+			t.Fatal(err)
+		}
+		if status.Stopped() {
+			unix.Kill(cmd.Process.Pid, unix.SIGKILL)
+			cmd.Wait()
+		}
+		if status.Stopped() != (what == "stops") || status.Stopped() && status.StopSignal() != unix.SIGTSTP || status.Exited() && status.ExitStatus() != 0 {
+			t.Errorf("%s: %#x", what, status)
+		}
+	}
 }
