@@ -223,8 +223,8 @@ func TestContainer(t *testing.T) {
 
 	// The limits that do not depend on the shape, and the teardown.
 	t.Run("limits", func(t *testing.T) {
-		stdout, stderr, code := pyplaypen("run", "--limit", "wall_seconds=0.5", "--", "sh", "-c", "setsid sleep 61 & sleep 60")
-		if code != exitTimeout || stdout != "" || !strings.Contains(stderr, "pyplaypen: wall_seconds=0.5 exceeded; process group terminated\n") {
+		stdout, stderr, code := pyplaypen("run", "--limit", "wall_seconds=2", "--", "sh", "-c", "setsid sleep 61 & sleep 60")
+		if code != exitTimeout || stdout != "" || !strings.Contains(stderr, "pyplaypen: wall_seconds=2 exceeded; process group terminated\n") {
 			t.Errorf("exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 		}
 		if out, err := exec.Command("pgrep", "-f", "^sleep 6").Output(); err == nil {

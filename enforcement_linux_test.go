@@ -293,7 +293,7 @@ print("also here", file=sys.stderr, flush=True)
 signal.pause()
 `
 	for range 3 {
-		argv := []string{path, "run", "--limit", "wall_seconds=0.7", "--", "python3", "-I", "-S", "-c", script}
+		argv := []string{path, "run", "--limit", "wall_seconds=2", "--", "python3", "-I", "-S", "-c", script}
 		cmd := plainCommand(inCgroup(t, 40, 0, 0o755, asUser(argv)))
 		cmd.Dir = "/tmp"
 		var stdout, stderr strings.Builder

@@ -46,18 +46,18 @@ func TestExamples(t *testing.T) {
 		want          string
 	}{
 		{"script", "./script.sh", []string{"bash"}, 1, "got one\ngot two\ngot three\n271\n24\nfailed\n" +
-			"pyplaypen: wall_seconds=0.3 exceeded; process group terminated\ntoo slow\n"},
+			"pyplaypen: wall_seconds=2 exceeded; process group terminated\ntoo slow\n"},
 		{"make", "make -s prefix shell", []string{"make"}, 0, "prefix\n256\n"},
-		{"make slow", "make -s slow 2>&1 | grep -o 'wall_seconds=0.3 exceeded\\|Error 124'", []string{"make"}, 0,
-			"wall_seconds=0.3 exceeded\nError 124\n"},
+		{"make slow", "make -s slow 2>&1 | grep -o 'wall_seconds=2 exceeded\\|Error 124'", []string{"make"}, 0,
+			"wall_seconds=2 exceeded\nError 124\n"},
 		{"make -j", "make -s -j 4 all 2>/dev/null | sort", []string{"make"}, 0, "256\nleaf a\nleaf b\nleaf c\nleaf d\nprefix\n"},
 		{"make -j sub", "make -s -j 2 sub 2>&1 | grep -c 'jobserver unavailable'", []string{"make"}, 0, "1\n"},
 		{"make -j shared", "make -s -j 2 shared 2>&1 | sort", []string{"make"}, 0, "leaf c\nleaf d\n"},
 		{"parallel", "./parallel.sh 2>/dev/null | sort", []string{"parallel", "xargs"}, 0,
 			"0\n1 of them failed\n124\nExitval\nxargs 1\nxargs 2\nxargs 3\nxargs 4\n"},
 		{"agent", `./agent-shims.sh sh -c 'python3 -c "print(6 * 7)"; echo 1 | python3 -c "print(input())"'`, []string{"python3"}, 0, "42\n1\n"},
-		{"agent bounded", `PYPLAYPEN_LIMITS=wall_seconds=0.3 ./agent-shims.sh sleep 60; echo $?`, nil, 0,
-			"pyplaypen: wall_seconds=0.3 exceeded; process group terminated\n124\n"},
+		{"agent bounded", `PYPLAYPEN_LIMITS=wall_seconds=2 ./agent-shims.sh sleep 60; echo $?`, nil, 0,
+			"pyplaypen: wall_seconds=2 exceeded; process group terminated\n124\n"},
 		{"agent limits", `PYPLAYPEN_LIMITS=open_files=77 ./agent-shims.sh python3 -c 'import resource, os; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], "/tmp." in os.environ["PATH"])'`,
 			[]string{"python3"}, 0, "77 False\n"},
 		{"node", "./node.sh", []string{"node"}, 0, "node [ 1, 4, 9 ]\n"},

@@ -187,7 +187,7 @@ func TestExecInterpreters(t *testing.T) {
 		{"nan", "float('nan')", nil, `serialization $: nan `},
 		{"vanish", "import os\nos._exit(0)", nil, `protocol the process ended with exit code 0 before the code returned`},
 		{"crash", "import os\nos.abort()", nil, `crash killed by SIGABRT`},
-		{"timeout", "import time\ntime.sleep(60)", []string{"--limit", "wall_seconds=0.7"}, `timeout wall_seconds=0.7 exceeded`},
+		{"timeout", "import time\ntime.sleep(60)", []string{"--limit", "wall_seconds=3"}, `timeout wall_seconds=3 exceeded`},
 		{"cpu", "while True: pass", []string{"--limit", "cpu_seconds=1"}, `cpu_limit cpu_seconds=1 exceeded`},
 		{"too little memory", "1", []string{"--limit", "memory_bytes=6MiB"}, `internal `},
 	}

@@ -299,7 +299,7 @@ func cmdSignalWhen(ts *testscript.TestScript, neg bool, args []string) {
 	}()
 }
 
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // waitfor FILE: until the file is there and not empty.
 func cmdWaitFor(ts *testscript.TestScript, neg bool, args []string) {
