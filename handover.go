@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -239,7 +240,8 @@ func repairHandovers(goOn func() bool) {
 
 func repairHandoversIn(state int, goOn func() bool) {
 	names, err := readNames(state)
-	if err != nil || len(names) == 0 || len(names) == 1 && names[0] == "lock" {
+	names = slices.DeleteFunc(names, func(name string) bool { return name == "lock" })
+	if err != nil || len(names) == 0 {
 		return
 	}
 	unlock, err := lockState(state, goOn)
@@ -247,10 +249,7 @@ func repairHandoversIn(state int, goOn func() bool) {
 		return
 	}
 	defer unlock()
-	for _, name := range names {
-		if name == "lock" {
-			continue
-		}
+	for _, name := range recordsToSee(names, time.Now().Nanosecond()) {
 		fd, err := unix.Openat(state, name, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			continue
@@ -260,6 +259,28 @@ func repairHandoversIn(state int, goOn func() bool) {
 		}
 		unix.Close(fd)
 	}
+}
+
+// recordsAtOnce is how many records one call looks at, while others wait for the
+// lock: those whose directories are gone stay for weeks.
+const recordsAtOnce = 8
+
+// recordsToSee returns the current directory's record, if it has one, and
+// recordsAtOnce of the others at the most, others for each turn.
+func recordsToSee(names []string, turn int) []string {
+	if len(names) <= recordsAtOnce {
+		return names
+	}
+	start := turn % len(names)
+	names = slices.Concat(names[start:], names[:start])
+	var st unix.Stat_t
+	if unix.Stat(".", &st) == nil {
+		here := slices.Index(names, (&handoverRecord{dev: uint64(st.Dev), ino: st.Ino}).name())
+		if here >= recordsAtOnce {
+			return append(names[:recordsAtOnce:recordsAtOnce], names[here])
+		}
+	}
+	return names[:recordsAtOnce]
 }
 
 // repairHandover undoes what the record of a killed call says. Where the path
