@@ -19,7 +19,8 @@ import (
 // record file in a directory that only root can enter, written before the
 // owner changes. Each call holds a shared flock(2) on the record: the last one
 // out restores the owner, and a record that nobody holds was left by a call
-// that was killed, and is put right by the next call on this machine.
+// that was killed, and is put right by the next call in the directory, or by one
+// of the next on this machine.
 //
 // One lock file makes entering, leaving and repairing exclusive.
 
