@@ -3,9 +3,11 @@ package main
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,8 +46,9 @@ type call struct {
 	id       string
 	finished time.Time // when its records were made
 
-	uid       int // to drop to; -1 if the target keeps the caller's
-	userNS    bool
+	why       purpose
+	uid       int         // to drop to; -1 if the target keeps the caller's
+	userNS    bool        // the target is to have a user namespace of its own
 	processes enforcement // of process_count, for this call; empty if it is not known yet
 	notices   []string    // held until the call is known to start
 
@@ -79,7 +82,7 @@ type purpose struct{ exec, warnOnly, inPlace bool }
 // newCall checks everything that can be refused before anything starts. Its
 // errors are usage errors.
 func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
-	c := &call{start: start, uid: -1, limits: defaultLimits()}
+	c := &call{start: start, why: why, uid: -1, limits: defaultLimits()}
 	if !why.inPlace { // which has nothing to undo
 		// The first timer has the runtime set up its poller, and it dies if no
 		// descriptor is left for that.
@@ -126,7 +129,7 @@ func newCall(f *callFlags, why purpose, start time.Time) (*call, error) {
 	if name := c.environment.idle(); name != "" {
 		c.notices = append(c.notices, fmt.Sprintf("--env %s has no effect without --clean-env: the call sees the whole environment", name))
 	}
-	if err := c.chooseIdentity(uids, why); err != nil {
+	if err := c.chooseIdentity(uids); err != nil {
 		return nil, err
 	}
 	if c.slots, err = openSlots(f); err != nil {
@@ -157,7 +160,7 @@ func childUIDs(flag *string) (uidRange, error) {
 
 // chooseIdentity decides as whom the target runs, and what that means for
 // process_count. Of a range, c.uid is the first until the call is admitted.
-func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
+func (c *call) chooseIdentity(uids uidRange) (err error) {
 	root, because := uids.canDrop()
 	if root {
 		c.uid = uids.first
@@ -169,7 +172,7 @@ func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
 	} else if because != "" {
 		c.notices = append(c.notices, fmt.Sprintf("uid 0 %s: running as a plain user does, without a uid drop", because))
 	}
-	requested := c.limits.requested[processCount]
+	requested, why := c.limits.requested[processCount], c.why
 	if why.inPlace && requested && !root {
 		return usageError("%s: --in-place enforces it only as root, where the call drops to a UID; without --in-place run can make a user namespace for it", c.limits.assignment(processCount))
 	}
@@ -177,18 +180,27 @@ func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
 		// Then it decides nothing, and is looked up while the child stage starts.
 		return refuseRequested(c.limits, enforcements(""))
 	}
-	bound := findProcessBound(root, uids.own, requested || why.exec)
+	var userNamespace func() bool
+	if requested || why.exec {
+		userNamespace = userNamespaceExpected
+	}
+	return c.takeBound(findProcessBound(root, uids.own, userNamespace))
+}
+
+// takeBound has process_count bound so, and refuses a call for which that, or
+// anything else that enforces its limits here, does not suffice.
+func (c *call) takeBound(bound processBound) error {
 	c.userNS = bound.userNamespace
 	c.processes = bound.enforcement()
 	values := enforcements(c.processes)
-	if err := refuseRequested(c.limits, values); err != nil && !why.warnOnly {
+	if err := refuseRequested(c.limits, values); err != nil && !c.why.warnOnly {
 		return err
 	}
-	if err := gate(c.limits, values); why.exec && !why.warnOnly && err != nil {
+	if err := gate(c.limits, values); c.why.exec && !c.why.warnOnly && err != nil {
 		return err
 	}
 	switch {
-	case requested && c.processes == enforcedByContainer && bound.cap.max > c.limits.value[processCount]:
+	case c.limits.requested[processCount] && c.processes == enforcedByContainer && bound.cap.max > c.limits.value[processCount]:
 		c.notices = append(c.notices, capNotice(c.limits, bound.cap))
 	case unenforcedNames(values) != "":
 		c.notices = append(c.notices, "not enforced here: "+unenforcedNames(values))
@@ -199,7 +211,7 @@ func (c *call) chooseIdentity(uids uidRange, why purpose) (err error) {
 // enforcements are those of every limit for this call.
 func (c *call) enforcements() [numLimits]enforcement {
 	if c.processes == "" {
-		bound := findProcessBound(false, false, false)
+		bound := findProcessBound(false, false, nil)
 		c.processes = bound.enforcement()
 	}
 	return enforcements(c.processes)
@@ -388,8 +400,41 @@ func (c *call) newJob(argv []string, stdin int) *job {
 	}
 	if c.userNS {
 		enterUserNamespace(&j.attr)
+		j.spec.userNamespace = true
+		j.leaveUserNamespace = func(err error) error { return c.leaveUserNamespace(j, err) }
 	}
 	return j
+}
+
+// leaveUserNamespace has the job do without the namespace that was expected, after
+// the fork into it has failed, if there is another bound. Otherwise it returns
+// why the call can't go on.
+func (c *call) leaveUserNamespace(j *job, failed error) error {
+	bound := findProcessBound(false, false, userNamespaceWorks)
+	if bound.userNamespace { // so that is not why
+		return failed
+	}
+	said := len(c.notices)
+	if err := c.takeBound(bound); err != nil {
+		return err
+	}
+	for _, n := range c.notices[said:] {
+		c.console.notice("%s", n)
+	}
+	clearUserNamespace(&j.attr)
+	j.spec.userNamespace = false
+	j.spec.rlimits = slices.DeleteFunc(j.spec.rlimits, func(r rlim) bool { return r.resource == unix.RLIMIT_NPROC })
+	return nil
+}
+
+// refused returns the usage error that kept the call from its start, if one did.
+func (c *call) refused(o *outcome) error {
+	var refusal *exitError
+	if o == nil || !errors.As(o.err, &refusal) {
+		return nil
+	}
+	c.deliverLines(0)
+	return refusal
 }
 
 // finalGrace is how long the reader of pyplaypen's own output may take nothing

@@ -21,6 +21,8 @@ type childSpec struct {
 	passFDs  []int  // descriptors that the target keeps, besides 0, 1 and 2
 	rlimits  []rlim // set in this order, last of all
 	search   search
+
+	userNamespace bool // of the call's own, in which RLIMIT_NPROC is to bind
 }
 
 // An rlim is one rlimit to set, never above the hard limit already in force.
@@ -46,11 +48,15 @@ func (s search) candidates(name string, env []string) []string {
 // searchMark begins what is last in a spec, and goes on to its end.
 const searchMark = " PATH="
 
-// encode writes the spec as "status gate parent uid fd:fd:... resource:soft:hard ...",
+// encode writes the spec as "status gate parent uid ns fd:fd:... resource:soft:hard ...",
 // and " PATH=..." for a search.
 func (s *childSpec) encode() string {
 	var b strings.Builder
 	b.WriteString(strconv.Itoa(s.statusFD) + " " + strconv.Itoa(s.gateFD) + " " + strconv.Itoa(s.parent) + " " + strconv.Itoa(s.uid) + " ")
+	if s.userNamespace {
+		b.WriteString("ns")
+	}
+	b.WriteByte(' ')
 	for i, fd := range s.passFDs {
 		if i > 0 {
 			b.WriteByte(':')
@@ -70,7 +76,7 @@ func decodeChildSpec(text string) (*childSpec, bool) {
 	s := new(childSpec)
 	text, s.search.path, s.search.set = strings.Cut(text, searchMark)
 	fields := strings.Split(text, " ")
-	if len(fields) < 5 {
+	if len(fields) < 6 || fields[4] != "" && fields[4] != "ns" {
 		return nil, false
 	}
 	for i, p := range []*int{&s.statusFD, &s.gateFD, &s.parent, &s.uid} {
@@ -80,12 +86,13 @@ func decodeChildSpec(text string) (*childSpec, bool) {
 		}
 		*p = n
 	}
-	for f := range strings.SplitSeq(fields[4], ":") {
+	s.userNamespace = fields[4] == "ns"
+	for f := range strings.SplitSeq(fields[5], ":") {
 		if fd, err := strconv.Atoi(f); err == nil {
 			s.passFDs = append(s.passFDs, fd)
 		}
 	}
-	for _, f := range fields[5:] {
+	for _, f := range fields[6:] {
 		part := strings.Split(f, ":")
 		if len(part) != 3 {
 			return nil, false
@@ -196,6 +203,7 @@ const (
 	stepNoNewPrivs
 	stepDeathSignal
 	stepSignals
+	stepNamespace
 	stepRlimit // record.index is the position in childSpec.rlimits
 	stepExec   // record.index is the position in execCandidates
 	// Not failures: what is said on the way through PATH.
@@ -208,7 +216,7 @@ func (s childStep) String() string {
 	return [...]string{
 		"read the child stage's arguments", "mark descriptors close-on-exec", "clear the supplementary groups",
 		"set the gid", "set the uid", "check that the uid took", "set no_new_privs", "set the parent-death signal",
-		"reset signals", "set a limit", "execute",
+		"reset signals", "see a limit of processes bind in its user namespace", "set a limit", "execute",
 	}[s]
 }
 

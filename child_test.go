@@ -17,6 +17,7 @@ func TestChildSpecRoundTrip(t *testing.T) {
 		{statusFD: 3, parent: 2, uid: 1, rlimits: []rlim{{0, 25, 26}}},
 		{statusFD: 3, parent: 2, uid: -1, search: search{"", true}},
 		{statusFD: 3, parent: 2, uid: 1, passFDs: []int{5}, rlimits: []rlim{{0, 25, 26}}, search: search{"/a b: PATH=/c :", true}},
+		{statusFD: 3, parent: 2, uid: -1, userNamespace: true, rlimits: []rlim{{6, 5, 5}}},
 	} {
 		got, ok := decodeChildSpec(want.encode())
 		if !ok || !reflect.DeepEqual(*got, want) {
@@ -26,7 +27,7 @@ func TestChildSpecRoundTrip(t *testing.T) {
 }
 
 func TestDecodeChildSpecRefuses(t *testing.T) {
-	for _, text := range []string{"", "3", "3 1 -1", "x 1 -1 ", "3 x -1 ", "3 1 x ", "3 1 -1  0:1", "3 1 -1  0:1:x", "3 1 -1  0:-1:1", "3 1 -1  0:1:2:3", "3 1 -1  0:18446744073709551616:1"} {
+	for _, text := range []string{"", "3", "3 1 9 -1 ", "x 1 9 -1  ", "3 x 9 -1  ", "3 1 x -1  ", "3 1 9 x  ", "3 1 9 -1 no ", "3 1 9 -1   0:1", "3 1 9 -1   0:1:x", "3 1 9 -1   0:-1:1", "3 1 9 -1   0:1:2:3", "3 1 9 -1   0:18446744073709551616:1"} {
 		if s, ok := decodeChildSpec(text); ok {
 			t.Errorf("%q: got %+v", text, s)
 		}
@@ -34,8 +35,8 @@ func TestDecodeChildSpecRefuses(t *testing.T) {
 }
 
 func FuzzDecodeChildSpec(f *testing.F) {
-	f.Add("3 1 -1 ")
-	f.Add("9 1 65534 3:4 0:25:26 7:256:256")
+	f.Add("3 1 9 -1  ")
+	f.Add("9 1 2 65534 ns 3:4 0:25:26 7:256:256")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, ok := decodeChildSpec(text)
 		if !ok {

@@ -65,12 +65,12 @@ func (b *processBound) enforcement() enforcement {
 	return unsupported
 }
 
-// findProcessBound looks at this machine. A user namespace is only tried if
-// asked for, since that starts a process.
-func findProcessBound(root, ownUID, tryUserNamespace bool) processBound {
+// findProcessBound looks at this machine. It asks userNamespace, unless that is
+// nil, whether the user can make one.
+func findProcessBound(root, ownUID bool, userNamespace func() bool) processBound {
 	b := processBound{root: root, ownUID: ownUID}
 	if !root && processCountWorks {
-		b.userNamespace = tryUserNamespace && userNamespaceWorks()
+		b.userNamespace = userNamespace != nil && userNamespace()
 		if !b.userNamespace {
 			b.cap = readPidsCap("/")
 		}
@@ -165,7 +165,7 @@ func (f *enforcementCmd) run() (int, error) {
 		return 0, err
 	}
 	root, why := uids.canDrop()
-	bound := findProcessBound(root, uids.own, true)
+	bound := findProcessBound(root, uids.own, userNamespaceWorks)
 	values := enforcements(bound.enforcement())
 	if f.Check != "" {
 		return checkEnforced(checked, values)

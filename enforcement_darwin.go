@@ -30,6 +30,10 @@ func readPidsCap(string) pidsCap { return pidsCap{} }
 
 func enterUserNamespace(*syscall.SysProcAttr) {}
 
+func clearUserNamespace(*syscall.SysProcAttr) {}
+
+func userNamespaceExpected() bool { return false }
+
 func userNamespaceWorks() bool { return false }
 
 func userNamespaceLikely() bool { return false }

@@ -40,6 +40,15 @@ func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 }
 
+func clearUserNamespace(attr *syscall.SysProcAttr) {
+	attr.Cloneflags &^= unix.CLONE_NEWUSER
+	attr.UidMappings, attr.GidMappings = nil, nil
+}
+
+// userNamespaceExpected spares a call the trial where it is likely to succeed: the
+// fork of the child stage, and the stage itself, are a trial too.
+func userNamespaceExpected() bool { return userNamespaceLikely() || userNamespaceWorks() }
+
 // userNamespaceWorks tries it.
 func userNamespaceWorks() bool {
 	if !countsByNamespace() {
@@ -78,12 +87,8 @@ func tryUserNamespace() (works, known bool) {
 	}
 	if errno == 0 && pid == 0 {
 		syscall.RawSyscall(syscall.SYS_CLOSE, uintptr(release), 0, 0)
-		_, _, errno = syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
-		if errno == 0 {
-			_, _, errno = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
-		}
-		var code uintptr // 0 also of what was forked
-		if errno == syscall.EAGAIN {
+		var code uintptr
+		if forkWithin(&limit) == syscall.EAGAIN {
 			code = probeBinds
 		}
 		syscall.RawSyscall(syscall.SYS_READ, uintptr(hold), uintptr(unsafe.Pointer(&buf)), 1) // end of file, once the ids are mapped
@@ -103,6 +108,23 @@ func tryUserNamespace() (works, known bool) {
 			return err == nil && werr == nil && status.Exited() && status.ExitStatus() == probeBinds, !status.Signaled()
 		}
 	}
+}
+
+// forkWithin sets this soft limit of processes and forks one more, which ends at
+// once. The errno is EAGAIN where the limit binds. Like all that goes on in a fork
+// of a program of Go's it makes nothing but raw system calls.
+//
+//go:nosplit
+func forkWithin(limit *unix.Rlimit) syscall.Errno {
+	_, _, errno := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, 0, unix.RLIMIT_NPROC, uintptr(unsafe.Pointer(limit)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno == 0 && pid == 0 {
+		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+	}
+	return errno
 }
 
 // namespacesEnd is how long to try again while there are too many user namespaces

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,9 +50,27 @@ func asUser(argv []string) []string {
 }
 
 // withoutUserNamespaces runs argv where no further user namespace can be made:
-// in one whose own sysctl forbids it. All ids are mapped to themselves.
+// in one whose own sysctl forbids it.
 func withoutUserNamespaces(argv []string) *exec.Cmd {
-	script := `echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"`
+	return inUserNamespace(`echo 0 >/proc/sys/user/max_user_namespaces && exec "$@"`, argv)
+}
+
+// userNamespacesUsedUp runs argv where uid 1000 may have one more user namespace,
+// and has it, so that only an attempt tells.
+func userNamespacesUsedUp(argv []string) *exec.Cmd {
+	holder := strings.Join(asUser([]string{"unshare", "-U", "sleep", "60"}), " ")
+	return inUserNamespace(`echo 1 >/proc/sys/user/max_user_namespaces || exit
+		`+holder+` &
+		until held=$(readlink /proc/$!/ns/user) && test $held != $(readlink /proc/$$/ns/user); do sleep 0.01; done
+		"$@"
+		code=$?
+		kill $!
+		exit $code`, argv)
+}
+
+// inUserNamespace runs the script, with argv as its arguments, in a user namespace
+// in which all ids are mapped to themselves.
+func inUserNamespace(script string, argv []string) *exec.Cmd {
 	cmd := plainCommand(append([]string{"sh", "-c", script, "sh"}, argv...))
 	all := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 65536}}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER, UidMappings: all, GidMappings: all, GidMappingsEnableSetgroups: true}
@@ -136,6 +155,15 @@ var shapes = []shape{
 		cmd.Path = "/bin/sh"
 		return cmd
 	}},
+	{"user whose namespaces are used up", true, true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		return userNamespacesUsedUp(asUser(argv))
+	}},
+	{"user whose namespaces are used up with a pids cap", true, true, enforcedByContainer, 44, func(t *testing.T, argv []string) *exec.Cmd {
+		cmd := userNamespacesUsedUp(asUser(argv))
+		cmd.Args = inCgroup(t, 44, 0, 0o755, cmd.Args)
+		cmd.Path = "/bin/sh"
+		return cmd
+	}},
 	{"user with namespaces and a pids cap", true, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(inCgroup(t, 40, 0, 0o755, asUser(argv)))
 	}},
@@ -177,8 +205,16 @@ while n < 60:
 print(n)
 `
 
+// execForks is source that forks until it can't, and one process more.
+const execForks = `
+import os, signal
+for n in range(60):
+    if os.fork() == 0:
+        signal.pause()
+`
+
 // TestProcessCountShapes proves each value of process_count: what enforcement
-// prints, and that the limit binds, or that it is refused.
+// prints, and that the limit binds, or that it is refused, by run and by exec.
 func TestProcessCountShapes(t *testing.T) {
 	path, err := program()
 	if err != nil {
@@ -249,11 +285,37 @@ func TestProcessCountShapes(t *testing.T) {
 				}
 			}
 
+			dir := openTempDir(t)
+			if err := os.Chmod(dir, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			stdout, stderr, code = ask("exec", "--limit", "memory_bytes=1TiB", "--limit", "process_count=9", "--child-uid", uid, "--artifact-dir", dir, "-c", execForks)
+			switch s.expected {
+			case unsupported:
+				if code != exitUsage || stdout != "" || !strings.Contains(stderr, "process_count=9: nothing enforces this limit here; put") {
+					t.Errorf("exec, unsupported: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+				}
+			case enforcedByContainer:
+				if code != 1 || !strings.Contains(stdout, `"type":"process_limit"`) || strings.Contains(stdout, "process_count=9 reached") {
+					t.Errorf("exec under a cap of %d: exit code %d, stdout %q, stderr %q", s.max, code, stdout, stderr)
+				}
+			default:
+				if code != 1 || !strings.Contains(stdout, "process_count=9 reached") {
+					t.Errorf("exec: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
+				}
+			}
+			if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+				t.Errorf("exec left %v in its artifact directory; %v", left, err)
+			}
+
 			stdout, stderr, code = ask("run", "--limit", "memory_bytes=1TiB", "--child-uid", uid, "--", "python3", "-c", forkCounter)
 			notice := ""
 			switch s.expected {
 			case unsupported:
 				notice = "pyplaypen: not enforced here: process_count\n"
+				if s.name == "user whose namespaces are used up" { // which takes an attempt to know
+					notice = "pyplaypen: not enforced unless requested: process_count\n"
+				}
 			case enforcedPerCall:
 				if s.name != "user with namespaces and a pids cap" {
 					notice = "pyplaypen: not enforced unless requested: process_count\n"
@@ -266,6 +328,40 @@ func TestProcessCountShapes(t *testing.T) {
 				t.Errorf("at the default: %d processes, exit code %d", n, code)
 			}
 		})
+	}
+}
+
+// TestChildStageProvesProcessCount shows a child stage that was told of a user
+// namespace, and is not in one, so that as uid 0 no limit of processes binds.
+func TestChildStageProvesProcessCount(t *testing.T) {
+	if text, err := os.ReadFile("/proc/self/uid_map"); err != nil || os.Geteuid() != 0 || !mapsRoot(string(text)) {
+		return // the run as root covers it
+	}
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, told := range []bool{true, false} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := childSpec{statusFD: 3, gateFD: -1, uid: -1, userNamespace: told}
+		cmd := &exec.Cmd{Path: path, Args: []string{"pyplaypen", childStage, spec.encode(), "echo", "ran"}, ExtraFiles: []*os.File{w}}
+		stdout, _ := cmd.Output()
+		w.Close()
+		records, err := io.ReadAll(r)
+		r.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := decodeChildRecords(records), stepExecve
+		if told {
+			want = stepNamespace
+		}
+		if len(got) != 1 || got[0].step != want || told && got[0].errno != syscall.ENOTSUP || (string(stdout) == "ran\n") == told {
+			t.Errorf("told %v: records %v, stdout %q", told, got, stdout)
+		}
 	}
 }
 

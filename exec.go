@@ -170,6 +170,9 @@ func (f *execCmd) run(start time.Time) (int, error) {
 	}
 	r := x.settle(o)
 	c.close()
+	if err := c.refused(o); err != nil {
+		return 0, err
+	}
 	code := x.report(o, r)
 	if x.interrupted(o) {
 		interrupt()
@@ -325,6 +328,19 @@ func (x *execCall) supervise() (o *outcome, err error) {
 	j := x.newJob(x.argv, stdin)
 	j.spec.passFDs = []int{frameFD, requestFD}
 	j.spec.rlimits = rlimits
+	if leave := j.leaveUserNamespace; leave != nil {
+		j.leaveUserNamespace = func(failed error) error {
+			if err := leave(failed); err != nil {
+				return err
+			}
+			fd, err := unlinkedFile(x.request(runnerSetsFiles)) // which names what enforces process_count
+			if err == nil {
+				err = unix.Dup2(fd, requestFD)
+				unix.Close(fd)
+			}
+			return err
+		}
+	}
 	j.prepare = x.prepare(x.makePrivateDir)
 	back, err := x.enterWorkspace()
 	if err != nil {

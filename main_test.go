@@ -114,7 +114,7 @@ func isRoot() bool {
 
 // isBounded reports whether process_count is enforced for exec, so that it starts.
 var isBounded = sync.OnceValue(func() bool {
-	bound := findProcessBound(isRoot(), false, true)
+	bound := findProcessBound(isRoot(), false, userNamespaceWorks)
 	return bound.enforcement() != unsupported
 })
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"syscall"
@@ -58,7 +59,20 @@ func (c *childProcess) become(argv, env []string) int {
 		return c.failed(stepDecode, 0, syscall.EINVAL)
 	}
 	last := peakRecord(ownPeak())
+	one := unix.Rlimit{Cur: 1, Max: math.MaxUint64}
+	if hard, ok := hardLimit(unix.RLIMIT_NPROC); ok {
+		one.Max = uint64(hard)
+	}
 	// No allocation and no new thread from here on.
+	if c.spec.userNamespace {
+		switch errno := forkWithin(&one); errno {
+		case syscall.EAGAIN:
+		case 0:
+			return c.failed(stepNamespace, 0, syscall.ENOTSUP)
+		default:
+			return c.failed(stepNamespace, 0, errno)
+		}
+	}
 	for i := range c.spec.rlimits {
 		if errno := setRlimit(&c.spec.rlimits[i]); errno != 0 {
 			return c.failed(stepRlimit, i, errno)

@@ -66,6 +66,9 @@ func (f *runCmd) run(argv []string, start time.Time) (int, error) {
 	if err != nil {
 		o = &outcome{reason: reasonFailed, err: err}
 	}
+	if err := r.refused(o); err != nil {
+		return 0, err
+	}
 	return r.report(o, argv), nil
 }
 

@@ -89,6 +89,9 @@ type job struct {
 	attr      syscall.SysProcAttr
 	deadline  time.Time
 	killAfter time.Duration
+	// leaveUserNamespace, of a job that is to have one, changes it to do without
+	// after the fork has failed so, or says why not.
+	leaveUserNamespace func(error) error
 	// prepare makes what the target needs to be there, while the child stage is
 	// on its way to it, and returns what to add to the environment.
 	prepare func() goAhead
@@ -291,18 +294,15 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		s.tree.sameSession()
 		s.job.attr.Setpgid = true
 	}
-	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
 	// The parent-death signal fires when the thread that forked ends, so this
 	// one stays with the supervisor.
 	runtime.LockOSThread()
-	var pid, fd int
-	s.withTerminalStops(func() {
-		pid, fd, err = s.tree.fork(argv, &syscall.ProcAttr{
-			Env:   stageEnv(s.job.env),
-			Files: []uintptr{uintptr(s.job.stdin), uintptr(stdout), uintptr(stderr)},
-			Sys:   &s.job.attr,
-		})
-	})
+	pid, fd, err := s.fork(stdout, stderr)
+	if err != nil && s.job.leaveUserNamespace != nil {
+		if err = s.job.leaveUserNamespace(err); err == nil {
+			pid, fd, err = s.fork(stdout, stderr)
+		}
+	}
 	unix.Close(stdout)
 	if stderr != stdout {
 		unix.Close(stderr)
@@ -343,6 +343,19 @@ func (s *supervisor) spawn(stdout, stderr int) error {
 		open = open[max(n, 0):]
 	}
 	return nil
+}
+
+// fork starts the child stage.
+func (s *supervisor) fork(stdout, stderr int) (pid, fd int, err error) {
+	argv := append([]string{"pyplaypen", childStage, s.job.spec.encode()}, s.job.argv...)
+	s.withTerminalStops(func() {
+		pid, fd, err = s.tree.fork(argv, &syscall.ProcAttr{
+			Env:   stageEnv(s.job.env),
+			Files: []uintptr{uintptr(s.job.stdin), uintptr(stdout), uintptr(stderr)},
+			Sys:   &s.job.attr,
+		})
+	})
+	return pid, fd, err
 }
 
 // calledOff reports whether the call ended before its target was started, and
