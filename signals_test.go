@@ -36,6 +36,19 @@ func TestEndIsNotLost(t *testing.T) {
 	}
 }
 
+// A signal to the whole group ends the child stage too. If the stage's end is seen
+// first, or with it, the call is still one that was told to stop.
+func TestEndOfChildStageBySignal(t *testing.T) {
+	s := &supervisor{signals: newSignals(), phase: finished}
+	s.out.reason, s.out.status, s.out.reaped, s.out.spawned = reasonExited, unix.WaitStatus(unix.SIGINT), true, true
+	s.signals.cancel(unix.SIGINT)
+	s.advance(true)
+	s.endedEarly()
+	if s.out.reason != reasonCancelled || s.out.signal != unix.SIGINT {
+		t.Errorf("%s, by %v", s.out.reason, s.out.signal)
+	}
+}
+
 func TestStopIsTakenBack(t *testing.T) {
 	for _, test := range []struct {
 		name    string

@@ -446,8 +446,13 @@ func (s *supervisor) step() {
 // advance moves the call to its next phase if it is time.
 func (s *supervisor) advance(woken bool) {
 	now := time.Now()
-	// All that wait: the wake pipe was emptied for all of them.
-	for sig, ok := s.cancelled(); ok; sig, ok = s.cancelled() {
+	// All that wait: the wake pipe was emptied for all of them. What comes with the
+	// end is left to those who still have to know of it.
+	for s.phase != finished {
+		sig, ok := s.cancelled()
+		if !ok {
+			break
+		}
 		switch s.phase {
 		case running:
 			s.out.reason, s.out.signal = reasonCancelled, sig
