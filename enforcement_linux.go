@@ -31,18 +31,31 @@ var rlimitOrder = []struct {
 // its uid and gid mapped to themselves. The kernel counts RLIMIT_NPROC by
 // namespace and uid (since Linux 5.14), so that a limit set inside binds this
 // call alone. The parent asks for it at clone(2), since a process with several
-// threads can't unshare(2) it, and setgroups must be denied before a user who
-// is not privileged may map a gid (user_namespaces(7)).
+// threads can't unshare(2) it.
+//
+// Where Go maps the ids it forks a copy of this process, so that they are mapped
+// before the program is executed. That costs a tenth of a call, and is needed only
+// where this user may not read the program: then its files in /proc, the maps
+// among them, are root's (proc_pid(5)).
 func enterUserNamespace(attr *syscall.SysProcAttr) {
-	uid, gid := os.Geteuid(), os.Getegid()
 	attr.Cloneflags |= unix.CLONE_NEWUSER
+	if unix.Access(selfExecutable, unix.R_OK) == nil {
+		attr.Cloneflags |= unix.CLONE_VFORK | unix.CLONE_VM // as without a namespace
+		return
+	}
+	uid, gid := os.Geteuid(), os.Getegid()
 	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 }
 
 func clearUserNamespace(attr *syscall.SysProcAttr) {
-	attr.Cloneflags &^= unix.CLONE_NEWUSER
+	attr.Cloneflags &^= unix.CLONE_NEWUSER | unix.CLONE_VFORK | unix.CLONE_VM
 	attr.UidMappings, attr.GidMappings = nil, nil
+}
+
+// idsAreUnmapped reports whether what is forked so needs mapOwnIDs.
+func idsAreUnmapped(attr *syscall.SysProcAttr) bool {
+	return attr.Cloneflags&unix.CLONE_NEWUSER != 0 && attr.UidMappings == nil
 }
 
 // userNamespaceExpected spares a call the trial where it is likely to succeed: the
@@ -144,8 +157,9 @@ func namespacesMayEnd(end time.Time) bool {
 // probeBinds is how userNamespaceWorks's process says that the limit binds.
 const probeBinds = 42
 
-// mapOwnIDs does for a process in a new user namespace what enterUserNamespace
-// asks for.
+// mapOwnIDs maps the uid and gid of a process in a new user namespace to
+// themselves. A user who is not privileged may map a gid only once setgroups is
+// denied (user_namespaces(7)).
 func mapOwnIDs(pid int) error {
 	own := func(id int) string { return strconv.Itoa(id) + " " + strconv.Itoa(id) + " 1\n" }
 	for _, file := range [][2]string{{"setgroups", "deny"}, {"uid_map", own(os.Geteuid())}, {"gid_map", own(os.Getegid())}} {

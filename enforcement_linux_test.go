@@ -134,6 +134,17 @@ func pidsHierarchy(t *testing.T) string {
 var shapes = []shape{
 	{"root", true, false, enforcedPerUser, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(argv) }},
 	{"user", false, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd { return plainCommand(asUser(argv)) }},
+	{"user who can't read the program", true, true, enforcedPerCall, 0, func(t *testing.T, argv []string) *exec.Cmd {
+		program := filepath.Join(openTempDir(t), "pyplaypen")
+		text, err := os.ReadFile(argv[0])
+		if err == nil {
+			err = os.WriteFile(program, text, 0o711)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return plainCommand(asUser(append([]string{program}, argv[1:]...)))
+	}},
 	{"user without namespaces", true, true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return withoutUserNamespaces(asUser(argv))
 	}},

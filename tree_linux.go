@@ -420,14 +420,31 @@ func (t *tree) fork(argv []string, attr *syscall.ProcAttr) (pid, fd int, err err
 			break
 		}
 	}
-	if err == nil && fd < 0 {
+	if err != nil {
+		return 0, -1, err
+	}
+	if fd < 0 {
 		if fd, err = unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK); err != nil {
-			unix.Kill(pid, unix.SIGKILL)
-			unix.Wait4(pid, nil, 0, nil)
 			err = fmt.Errorf("pidfd, which needs Linux 5.4: %w", err)
 		}
 	}
+	if err == nil && idsAreUnmapped(attr.Sys) {
+		if err = mapOwnIDs(pid); err != nil && exits(fd) {
+			err = nil // something has killed it, which the supervisor deals with
+		}
+	}
+	if err != nil {
+		unix.Kill(pid, unix.SIGKILL)
+		unix.Wait4(pid, nil, 0, nil)
+		unix.Close(fd)
+	}
 	return pid, fd, err
+}
+
+// exits reports whether the process of the pidfd has exited, or is about to.
+func exits(fd int) bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(signalsAtOnce/time.Millisecond))
+	return err == nil && n > 0
 }
 
 // children lists the children of this process. One that exits while the kernel
