@@ -407,9 +407,12 @@ func (c *call) newJob(argv []string, stdin int) *job {
 }
 
 // leaveUserNamespace has the job do without the namespace that was expected, after
-// the fork into it has failed, if there is another bound. Otherwise it returns
-// why the call can't go on.
+// its ids could not be mapped, as where /proc is read-only, if there is another
+// bound. Otherwise it returns why the call can't go on.
 func (c *call) leaveUserNamespace(j *job, failed error) error {
+	if !errors.Is(failed, os.ErrPermission) && !errors.Is(failed, unix.EROFS) {
+		return failed
+	}
 	bound := findProcessBound(false, false, userNamespaceWorks)
 	if bound.userNamespace { // so that is not why
 		return failed

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,12 +35,10 @@ var rlimitOrder = []struct {
 // threads can't unshare(2) it.
 //
 // Where Go maps the ids it forks a copy of this process, so that they are mapped
-// before the program is executed. That costs a tenth of a call, and is needed only
-// where this user may not read the program: then its files in /proc, the maps
-// among them, are root's (proc_pid(5)).
+// before the program is executed. That costs a tenth of a call.
 func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.Cloneflags |= unix.CLONE_NEWUSER
-	if unix.Access(selfExecutable, unix.R_OK) == nil {
+	if mapsLate() {
 		attr.Cloneflags |= unix.CLONE_VFORK | unix.CLONE_VM // as without a namespace
 		return
 	}
@@ -47,6 +46,11 @@ func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
 	attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
 }
+
+// mapsLate reports whether ids can be mapped after the program was executed. Uid 0
+// would lose its capabilities there. And where this user may not read the program
+// its files in /proc, the maps among them, are root's (proc_pid(5)).
+func mapsLate() bool { return os.Geteuid() != 0 && unix.Access(selfExecutable, unix.R_OK) == nil }
 
 func clearUserNamespace(attr *syscall.SysProcAttr) {
 	attr.Cloneflags &^= unix.CLONE_NEWUSER | unix.CLONE_VFORK | unix.CLONE_VM
@@ -58,9 +62,30 @@ func idsAreUnmapped(attr *syscall.SysProcAttr) bool {
 	return attr.Cloneflags&unix.CLONE_NEWUSER != 0 && attr.UidMappings == nil
 }
 
-// userNamespaceExpected spares a call the trial where it is likely to succeed: the
-// fork of the child stage, and the stage itself, are a trial too.
-func userNamespaceExpected() bool { return userNamespaceLikely() || userNamespaceWorks() }
+// userNamespaceExpected spares a call most of the trial where nothing but a process
+// in a namespace is in doubt: the fork of the child stage maps its ids, and the stage
+// itself sees the limit bind.
+func userNamespaceExpected() bool {
+	return countsByNamespace() && mapsLate() && seesAllIDs() && entersUserNamespace() || userNamespaceWorks()
+}
+
+// seesAllIDs reports whether ids mean here what they mean to the kernel, which holds
+// root alone to no limit of processes, whatever its uid is called in a namespace.
+func seesAllIDs() bool {
+	text, err := readProc("/proc/self/uid_map")
+	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
+}
+
+// entersUserNamespace forks into one what then finds no program to execute.
+func entersUserNamespace() bool {
+	pid, err := syscall.ForkExec("", nil, &syscall.ProcAttr{
+		Sys: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_VFORK | unix.CLONE_VM},
+	})
+	if err == nil { // a signal to the whole group was faster
+		unix.Wait4(pid, nil, 0, nil)
+	}
+	return err == syscall.ENOENT
+}
 
 // userNamespaceWorks tries it.
 func userNamespaceWorks() bool {
@@ -206,9 +231,12 @@ func userNamespaceLikely() bool {
 	if errno != syscall.EINVAL {
 		return false
 	}
-	// Nor can a uid 0 that is the machine's be mapped without CAP_SETFCAP, and
+	// Nor can the machine's root be mapped to itself without CAP_SETFCAP, and
 	// RLIMIT_NPROC does not bind it anyway.
-	if text, err := readProc("/proc/self/uid_map"); os.Geteuid() == 0 && err == nil && mapsRoot(string(text)) {
+	if text, err := readProc("/proc/self/uid_map"); err == nil && isRootOutside(string(text), os.Geteuid()) {
+		return false
+	}
+	if os.Geteuid() != 0 && !mapsLate() {
 		return false
 	}
 	for file, works := range map[string]func(int) bool{
@@ -224,11 +252,12 @@ func userNamespaceLikely() bool {
 	return true
 }
 
-// mapsRoot reports whether uid 0 stands for uid 0 of the parent user namespace.
-func mapsRoot(uidMap string) bool {
+// isRootOutside reports whether the uid stands for uid 0 of the parent user namespace.
+func isRootOutside(uidMap string, uid int) bool {
 	for line := range strings.Lines(uidMap) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "0" {
-			return f[1] == "0"
+		var inside, outside, count int
+		if n, _ := fmt.Sscan(line, &inside, &outside, &count); n == 3 && outside == 0 && inside == uid {
+			return true
 		}
 	}
 	return false

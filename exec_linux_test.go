@@ -98,14 +98,18 @@ func TestExecGate(t *testing.T) {
 				t.Errorf("self-check: exit code %d, stdout %q, stderr %q", code, stdout, stderr)
 			}
 
+			forked, _, _ := ask("", "--warn-only", "--limit", "process_count=9", "-c", "import os, signal\nfor n in range(60):\n  if os.fork() == 0: signal.pause()")
 			count := forkCounter + "n\n"
 			stdout, stderr, code := ask("", "--warn-only", "--limit", "process_count=9", "-c", count)
 			r, err := parseResult(stdout)
 			if err != nil || code != 0 {
 				t.Fatalf("exit code %d, result %q (%v), stderr %q", code, stdout, err, stderr)
 			}
-			if bound := s.expected == enforcedPerCall || s.expected == enforcedPerUser; bound != (string(r.ReturnValue) == "9") {
+			bound := s.expected == enforcedPerCall || s.expected == enforcedPerUser
+			if bound != (string(r.ReturnValue) == "9") {
 				t.Errorf("%s processes under process_count=9; stderr %q", r.ReturnValue, stderr)
+			} else if named := strings.Contains(forked, "process_count=9 reached"); named != bound {
+				t.Errorf("a fork too many is answered with %q", forked)
 			}
 			if left, _ := os.ReadDir(dir); len(left) > 0 {
 				t.Errorf("left behind: %v", left)

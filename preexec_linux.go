@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"os"
 	"runtime"
 	"syscall"
@@ -59,10 +58,11 @@ func (c *childProcess) become(argv, env []string) int {
 		return c.failed(stepDecode, 0, syscall.EINVAL)
 	}
 	last := peakRecord(ownPeak())
-	one := unix.Rlimit{Cur: 1, Max: math.MaxUint64}
-	if hard, ok := hardLimit(unix.RLIMIT_NPROC); ok {
-		one.Max = uint64(hard)
+	var one unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &one); err != nil {
+		return c.failed(stepNamespace, 0, err.(syscall.Errno))
 	}
+	one.Cur = min(one.Max, 1)
 	// No allocation and no new thread from here on.
 	if c.spec.userNamespace {
 		switch errno := forkWithin(&one); errno {
