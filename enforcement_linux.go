@@ -34,8 +34,9 @@ var rlimitOrder = []struct {
 // call alone. The parent asks for it at clone(2), since a process with several
 // threads can't unshare(2) it.
 //
-// Where Go maps the ids it forks a copy of this process, so that they are mapped
-// before the program is executed. That costs a tenth of a call.
+// Asked to map the ids, Go forks a copy of this process, which waits for that before
+// it executes the program: a tenth of a call. So tree.fork does it where it can, once
+// the program has been executed.
 func enterUserNamespace(attr *syscall.SysProcAttr) {
 	attr.Cloneflags |= unix.CLONE_NEWUSER
 	if mapsLate() {
