@@ -13,6 +13,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -550,7 +551,14 @@ func (x *execCall) classify(o *outcome) (json.RawMessage, *execError) {
 	v := x.judge(o, []string{x.python})
 	switch o.reason {
 	case reasonTimeout:
-		return nil, &execError{Type: errTimeout, Message: v.line, limit: v.limit}
+		e := &execError{Type: errTimeout, Message: v.line, limit: v.limit}
+		if o.started() && !x.reader.started() {
+			e.Message += fmt.Sprintf("; the interpreter %s had not started", quoteName(x.python))
+			if low := x.tooLow(""); low != nil {
+				e.Message += ": " + x.assignments(low) + " may be too low for it"
+			}
+		}
+		return nil, e
 	case reasonCancelled:
 		return nil, &execError{Type: errCancelled, Message: v.line, signal: int(o.signal)}
 	case reasonBusy:
@@ -601,28 +609,37 @@ func (x *execCall) classify(o *outcome) (json.RawMessage, *execError) {
 // first word, naming the limit that is most likely too low for it.
 func (x *execCall) interpreterFailure(o *outcome, v verdict) *execError {
 	message := fmt.Sprintf("the interpreter %s did not start (%s)", quoteName(x.python), describeStatus(o.status))
-	id, ok := x.starvedOf(v)
-	if ok {
-		message += ": " + x.limits.assignment(id) + " is too low for it"
-		return &execError{Type: errInternal, Message: message, limit: id.String()}
+	low := x.tooLow(v.limit)
+	if low == nil {
+		return &execError{Type: errInternal, Message: message}
 	}
-	return &execError{Type: errInternal, Message: message}
+	return &execError{Type: errInternal, Message: message + ": " + x.assignments(low) + " is too low for it", limit: low[0].String()}
 }
 
-func (x *execCall) starvedOf(v verdict) (limitID, bool) {
-	if id, ok := findLimit(v.limit); ok {
-		return id, true
+// tooLow lists the limits that may have kept the interpreter from its start: the
+// one that has ended it, if one did, and those of which any interpreter needs more.
+// Short of memory, Python may also start for ever.
+func (x *execCall) tooLow(ended string) (low []limitID) {
+	if id, ok := findLimit(ended); ok {
+		low = append(low, id)
 	}
-	// With so much any interpreter starts.
 	for _, enough := range []struct {
 		id    limitID
 		value int64
 	}{{memoryBytes, 128 << 20}, {openFiles, 16}} {
-		if x.limits.value[enough.id] < enough.value {
-			return enough.id, true
+		if x.limits.value[enough.id] < enough.value && !slices.Contains(low, enough.id) {
+			return append(low, enough.id)
 		}
 	}
-	return 0, false
+	return low
+}
+
+func (x *execCall) assignments(ids []limitID) string {
+	var names []string
+	for _, id := range ids {
+		names = append(names, x.limits.assignment(id))
+	}
+	return strings.Join(names, " or ")
 }
 
 // report prints the result and returns the exit code.

@@ -309,7 +309,7 @@ func TestExecMemoryFloor(t *testing.T) {
 	dir := sharedDir(t)
 	worked := false
 	for mib := range 41 {
-		argv := []string{program, "exec", "--python", "/usr/bin/python3", "--limit", fmt.Sprintf("memory_bytes=%dMiB", mib), "-c", "1 + 1"}
+		argv := []string{program, "exec", "--python", "/usr/bin/python3", "--limit", "cpu_seconds=2", "--limit", "wall_seconds=60", "--limit", fmt.Sprintf("memory_bytes=%dMiB", mib), "-c", "1 + 1"}
 		stdout, stderr, code := capturedRun(t, inDir(dir, argv))
 		r, err := parseResult(stdout)
 		switch {
