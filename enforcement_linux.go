@@ -166,6 +166,25 @@ func forkWithin(limit *unix.Rlimit) syscall.Errno {
 	return errno
 }
 
+// seeProcessLimitBind returns why a limit of processes does not bind here, if it does
+// not. It leaves the lowest soft limit behind, and is for the child stage, which sets
+// the call's own next.
+func seeProcessLimitBind() syscall.Errno {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
+		return err.(syscall.Errno)
+	}
+	limit.Cur = min(limit.Max, 1)
+	switch errno := forkWithin(&limit); errno {
+	case syscall.EAGAIN:
+		return 0
+	case 0:
+		return syscall.ENOTSUP
+	default:
+		return errno
+	}
+}
+
 // namespacesEnd is how long to try again while there are too many user namespaces
 // (ENOSPC, clone(2)): the kernel frees one some time after its last process has
 // ended.

@@ -115,6 +115,14 @@ func inCgroup(t *testing.T, max int64, depth int, mode os.FileMode, argv []strin
 	return append([]string{"sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, dir}, argv...)
 }
 
+// cappedCommand is cmd, started in such a cgroup.
+func cappedCommand(t *testing.T, max int64, depth int, mode os.FileMode, cmd *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	cmd.Args = inCgroup(t, max, depth, mode, cmd.Args)
+	cmd.Path = "/bin/sh"
+	return cmd
+}
+
 // pidsHierarchy finds where this machine's pids controller is.
 func pidsHierarchy(t *testing.T) string {
 	t.Helper()
@@ -164,31 +172,19 @@ var shapes = []shape{
 		return withoutUserNamespaces(asUser(argv))
 	}},
 	{"user with a pids cap", true, true, enforcedByContainer, 40, func(t *testing.T, argv []string) *exec.Cmd {
-		cmd := withoutUserNamespaces(asUser(argv))
-		cmd.Args = inCgroup(t, 40, 0, 0o755, cmd.Args)
-		cmd.Path = "/bin/sh"
-		return cmd
+		return cappedCommand(t, 40, 0, 0o755, withoutUserNamespaces(asUser(argv)))
 	}},
 	{"user with a pids cap on a parent", true, true, enforcedByContainer, 41, func(t *testing.T, argv []string) *exec.Cmd {
-		cmd := withoutUserNamespaces(asUser(argv))
-		cmd.Args = inCgroup(t, 41, 2, 0o755, cmd.Args)
-		cmd.Path = "/bin/sh"
-		return cmd
+		return cappedCommand(t, 41, 2, 0o755, withoutUserNamespaces(asUser(argv)))
 	}},
 	{"user with a pids cap that it can't read", true, true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
-		cmd := withoutUserNamespaces(asUser(argv))
-		cmd.Args = inCgroup(t, 43, 0, 0o700, cmd.Args)
-		cmd.Path = "/bin/sh"
-		return cmd
+		return cappedCommand(t, 43, 0, 0o700, withoutUserNamespaces(asUser(argv)))
 	}},
 	{"user whose namespaces are used up", true, true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return userNamespacesUsedUp(asUser(argv))
 	}},
 	{"user whose namespaces are used up with a pids cap", true, true, enforcedByContainer, 44, func(t *testing.T, argv []string) *exec.Cmd {
-		cmd := userNamespacesUsedUp(asUser(argv))
-		cmd.Args = inCgroup(t, 44, 0, 0o755, cmd.Args)
-		cmd.Path = "/bin/sh"
-		return cmd
+		return cappedCommand(t, 44, 0, 0o755, userNamespacesUsedUp(asUser(argv)))
 	}},
 	{"user with a read-only /proc", true, true, unsupported, 0, func(t *testing.T, argv []string) *exec.Cmd {
 		return plainCommand(withReadOnlyProc(t, asUser(argv)))

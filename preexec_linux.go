@@ -58,18 +58,9 @@ func (c *childProcess) become(argv, env []string) int {
 		return c.failed(stepDecode, 0, syscall.EINVAL)
 	}
 	last := peakRecord(ownPeak())
-	var one unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &one); err != nil {
-		return c.failed(stepNamespace, 0, err.(syscall.Errno))
-	}
-	one.Cur = min(one.Max, 1)
 	// No allocation and no new thread from here on.
 	if c.spec.userNamespace {
-		switch errno := forkWithin(&one); errno {
-		case syscall.EAGAIN:
-		case 0:
-			return c.failed(stepNamespace, 0, syscall.ENOTSUP)
-		default:
+		if errno := seeProcessLimitBind(); errno != 0 {
 			return c.failed(stepNamespace, 0, errno)
 		}
 	}
